@@ -1,0 +1,25 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(__file__).resolve().parent / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """Public captures kept beside the repository; tests that need them skip without them."""
+    folder = ROOT.parent / "shared" / "traces"
+    if not (folder / "nsys").is_dir():
+        pytest.skip("the public captures are not beside this checkout (../shared/traces)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Small captures that belong to the repository."""
+    return DATA
