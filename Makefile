@@ -1,0 +1,67 @@
+# Two commands do everything on a machine with Python >= 3.11, make and a package index:
+#   make demo    rank the idle windows of a shipped capture, write demo-report/report.html
+#   make test    ruff, mypy and the tests
+# Another Python: make PYTHON=/path/to/python3 ...
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := datasets/vla_h200.rlprof
+JOBS := 2
+
+# The environment is a folder; these stamps say what was installed into it, and when.
+MADE := $(VENV)/.stamp-made
+BASE := $(VENV)/.stamp-base
+DEV := $(VENV)/.stamp-dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-all lint format bench clean
+
+help:
+	@sed -n '1,5s/^# \{0,1\}//p' Makefile
+	@echo '  make test-all  also the slow tests'
+	@echo '  make lint      ruff and mypy alone;  make format rewrites'
+	@echo '  make bench     the speed table of benchmarks/README.md (minutes)'
+	@echo '  make clean     remove the environment, caches and the demo report'
+
+# An environment that still runs is kept; one of a Python since removed, or half made, is made anew.
+$(MADE):
+	@python=$$(tools/find-python.sh $(PYTHON)) || exit 1; \
+	if $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then :; else \
+	  echo "making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi
+	@touch $@
+
+$(BASE): pyproject.toml | $(MADE)
+	@echo 'installing rlprof'
+	@$(PIP) install --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(MADE)
+	@echo 'installing rlprof with what its tests need'
+	@$(PIP) install --editable '.[dev]'
+	@touch $(BASE) $@
+
+demo: $(BASE)
+	$(BIN)/rlprof analyze $(DEMO) --top 10 --out demo-report
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: lint
+	$(BIN)/pytest -n $(JOBS) -m 'not slow' -rs
+
+test-all: lint
+	$(BIN)/pytest -n $(JOBS) -rs
+
+bench: $(DEV)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .rlprof-cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
