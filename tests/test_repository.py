@@ -1,0 +1,103 @@
+"""Rules that hold for the repository as a whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+MAX_TRACKED_BYTES = 5_000_000
+# Written in parts, so that this file does not find itself.
+MACHINE_PATHS = re.compile("|".join(re.escape(p) for p in ("/wo" + "rk/", "/ro" + "ot/")))
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError|placeholder|stub)\b", re.IGNORECASE)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git tracks and that still exist; skips outside a checkout."""
+    found = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        pytest.skip("not a git checkout")
+    return [path for name in found.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def text_of(path: Path) -> str | None:
+    """The text of a file, None for a binary one."""
+    raw = path.read_bytes()
+    return None if b"\0" in raw[:4096] or raw[:2] == b"\x1f\x8b" else raw.decode("utf-8", "replace")
+
+
+def headings(text: str) -> set[str]:
+    """Anchors of the headings of a Markdown file, as GitHub makes them."""
+    titles = re.findall(r"^#{1,6}\s+(.+?)\s*$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+def test_no_tracked_file_is_large() -> None:
+    assert not [(p.name, p.stat().st_size) for p in tracked() if p.stat().st_size > MAX_TRACKED_BYTES]
+
+
+def test_no_file_names_a_path_of_a_developers_machine() -> None:
+    hits = []
+    for path in tracked():
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1):
+            if MACHINE_PATHS.search(line):
+                hits.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not hits
+
+
+def test_nothing_in_the_package_is_marked_unfinished() -> None:
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in tracked("rlprof/*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert not hits
+
+
+def test_notebooks_store_no_outputs() -> None:
+    notebooks = tracked("*.ipynb")
+    for path in notebooks:
+        cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+        assert all(not c["outputs"] and c["execution_count"] is None for c in cells), path.name
+
+
+def broken_links(path: Path) -> list[str]:
+    """Relative links of a Markdown file whose file or heading does not exist."""
+    broken = []
+    for target in LINK.findall(FENCE.sub("", path.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        lost = (
+            anchor and there.suffix == ".md" and there.exists() and anchor not in headings(there.read_text())
+        )
+        if lost or not there.exists():
+            broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    return broken
+
+
+def test_links_between_documents_resolve() -> None:
+    documents = tracked("*.md")
+    assert documents
+    assert not [link for path in documents for link in broken_links(path)]
+
+
+def test_shell_scripts_are_executable_and_parse() -> None:
+    scripts = tracked("tools/*.sh", ".ci/run")
+    assert scripts
+    for path in scripts:
+        assert path.stat().st_mode & 0o111, path.name
+        shell = "bash" if "bash" in path.read_text().splitlines()[0] else "sh"
+        done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
