@@ -1,0 +1,74 @@
+"""Labels of ranges: what is an id inside them, and what must not be shown."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+#: Shown for a range that has no name.
+UNNAMED = "(unnamed)"
+
+# `, op_id = 990346`, `seq=45328`, `id: 7`: a key with an integer value
+_KEY_VALUE = re.compile(r"[,;]?\s*\b[A-Za-z_][\w.]*\s*[=:]\s*(?:0x[0-9a-fA-F]+|\d+)(?![\w.])")
+# `step 17`, `ProfilerStep#551`, `epoch (3)`, `step [2/10]`: a number that stands apart at the end
+_APART = re.compile(r"(?<=\w)\s*[ #(\[<:]\s*#?\d+(?:\s*(?:/|of)\s*\d+)?\s*[)\]>]?$")
+# `step_11`, `iter-3`, `step/17`: glued with _ - . /, which also number layers and stages: only after loop words
+_LOOP_WORD = re.compile(
+    r"^(.*?(?:steps?|iter|iters|iterations?|epochs?|batch|batches|minibatch|microbatch|micro_batch|mini_batch"
+    r"|chunks?|episodes?|rollouts?|rounds?|requests?|req|samples?|trajectory|tokens?|frames?|updates?|turns?))"
+    r"[_\-./]\d+$",
+    re.IGNORECASE,
+)
+# the part of an absolute path that names a user
+_HOME = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s:]+|(?<![\w/])/root(?=/)")
+
+
+def normalise(label: str) -> str:
+    """A label without the ids inside it, so that all calls of one thing share one name.
+
+    Removed are integer ``key=value`` pairs, numbers that stand apart at the end, and numbers glued with
+    ``_ - . /`` to a word that names a loop (``step_11``). Numbers that belong to a name stay: ``layer1``,
+    ``layer_3``, ``conv2d``, ``Identity_12``.
+
+    >>> normalise("aten::mul, seq = 45328, op_id = 990726"), normalise("step 17"), normalise("ProfilerStep#551")
+    ('aten::mul', 'step', 'ProfilerStep')
+    >>> normalise("step_11"), normalise("layer_3"), normalise("17")
+    ('step', 'layer_3', '17')
+    """
+    out = _KEY_VALUE.sub("", label)
+    previous = None
+    while out != previous:
+        previous = out
+        out = _APART.sub("", out.strip(" ,;"))
+    if m := _LOOP_WORD.match(out):
+        out = m[1]
+    # a label that is nothing but ids keeps them: an empty name would say less
+    return out.strip(" ,;") or label
+
+
+def normalised(labels: pl.Series) -> pl.Series:
+    """`normalise` of a Categorical column; each distinct label is looked at once."""
+    distinct = labels.unique().drop_nulls()
+    plain = [normalise(str(s)) for s in distinct.cast(pl.String)]
+    table = pl.DataFrame({"from": distinct, "to": pl.Series(plain, dtype=pl.String).cast(pl.Categorical())})
+    frame = pl.DataFrame({"from": labels})
+    return frame.join(table, on="from", how="left", maintain_order="left")["to"]
+
+
+def scrub_home(labels: pl.Series) -> pl.Series:
+    """A Categorical column with the user's name taken out of absolute paths (``/home/NAME`` becomes ``~``)."""
+    distinct = labels.unique().drop_nulls()
+    text = distinct.cast(pl.String)
+    touched = text.str.contains("/home/|/Users/|/root/|\\\\Users\\\\")
+    if not touched.any():
+        return labels
+    table = pl.DataFrame(
+        {
+            "from": distinct.filter(touched),
+            "to": pl.Series([_HOME.sub("~", s) for s in text.filter(touched)]).cast(pl.Categorical()),
+        }
+    )
+    frame = pl.DataFrame({"from": labels})
+    joined = frame.join(table, on="from", how="left", maintain_order="left")
+    return joined.select(pl.coalesce("to", "from"))["to"]
