@@ -1,290 +1,33 @@
-"""rlprof's own capture file, `.rlprof`: a stored zip of one `meta.json` and one parquet per table.
+"""rlprof's own capture file, `.rlprof`: from a trace and back, exactly.
 
-The layout is described in docs/rlprof_format.md. Writing needs numpy and pyarrow only, so that a capture
-session on a lean GPU machine can write one; polars is imported inside the functions that make a `Trace`.
+The layout is described in docs/rlprof_format.md; `rlprof.trace.archive` writes it.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlprof import __version__
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
 from rlprof.progress import Progress, silent
-from rlprof.trace.output import atomic_path
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from rlprof.trace.tables import TableName
-    from rlprof.trace.trace import Loaded, Trace, TraceMeta
-
-FORMAT_NAME = "rlprof"
-FORMAT_VERSION = 1
-META_MEMBER = "meta.json"
-
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-
-#: The columns of each table as stored. Same names and order as `rlprof.trace.tables.SCHEMAS`, said in
-#: Arrow's types so that a writer needs no polars; a test holds the two together.
-ARROW_SCHEMAS: dict[str, pa.Schema] = {
-    "ranges": pa.schema(
-        [
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("name", _TEXT),
-            ("style", _TEXT),
-            ("process", pa.uint32()),
-            ("thread", pa.int64()),
-            ("domain", _TEXT),
-            ("cut", pa.bool_()),
-        ]
-    ),
-    "kernels": pa.schema(
-        [
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("device", pa.int32()),
-            ("stream", pa.int64()),
-            ("process", pa.uint32()),
-            ("correlation_id", pa.int64()),
-            ("name", _TEXT),
-            ("full_name", _TEXT),
-            ("blocks", pa.int64()),
-            ("kind", _TEXT),
-        ]
-    ),
-    "copies": pa.schema(
-        [
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("device", pa.int32()),
-            ("stream", pa.int64()),
-            ("process", pa.uint32()),
-            ("correlation_id", pa.int64()),
-            ("kind", _TEXT),
-            ("size_bytes", pa.int64()),
-        ]
-    ),
-    "api": pa.schema(
-        [
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("process", pa.uint32()),
-            ("thread", pa.int64()),
-            ("correlation_id", pa.int64()),
-            ("name", _TEXT),
-        ]
-    ),
-    "activity": pa.schema(
-        [
-            ("source", _TEXT),
-            ("device", pa.int32()),
-            ("start_ns", pa.int64()),
-            ("end_ns", pa.int64()),
-            ("active_frac", pa.float64()),
-        ]
-    ),
-    "devices": pa.schema(
-        [
-            ("device", pa.int32()),
-            ("name", pa.string()),
-            ("sm_count", pa.int64()),
-            ("uuid", pa.string()),
-        ]
-    ),
-    "processes": pa.schema(
-        [
-            ("process", pa.uint32()),
-            ("pid", pa.int64()),
-            ("rank", pa.int64()),
-            ("label", pa.string()),
-            ("file", pa.string()),
-            ("devices", pa.list_(pa.int32())),
-        ]
-    ),
-    "loop_counts": pa.schema(
-        [
-            ("process", pa.uint32()),
-            ("path", pa.string()),
-            ("count", pa.int64()),
-        ]
-    ),
-}
-
-
-# ---- writing: numpy and pyarrow only ------------------------------------------------------------------
-
-
-def archive_meta(
-    *,
-    start_ns: int,
-    end_ns: int,
-    files: Sequence[str] = (),
-    source_format: str | None = None,
-    utc_origin_ns: int | None = None,
-    clock_uncertainty_ns: int = 0,
-    graph_mode: str | None = None,
-    sampling_hz: float | None = None,
-    product: str | None = None,
-    schema_version: str | None = None,
-    traced: Sequence[str] | None = None,
-    missing: Mapping[str, str] | None = None,
-    notes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Make the content of `meta.json`; the fields are those of `rlprof.trace.trace.TraceMeta`.
-
-    Parameters
-    ----------
-    start_ns, end_ns : int
-        The span that the capture covers, in its own clock.
-    files : sequence of str
-        Names of the captures it was made from; any folder part is dropped.
-    source_format : str, optional
-        Format it was converted from.
-    utc_origin_ns : int, optional
-        Nanoseconds since the Unix epoch at time 0 of the clock.
-    clock_uncertainty_ns : int
-        Bound of the error of that clock over several captures.
-    graph_mode, sampling_hz, product, schema_version, traced
-        As in `TraceMeta`.
-    missing : mapping of table name to str, optional
-        Why a table is absent.
-    notes : sequence of str
-        Notes that hold for the whole capture.
-
-    Returns
-    -------
-    dict
-        A JSON document.
-    """
-    return {
-        "format": FORMAT_NAME,
-        "format_version": FORMAT_VERSION,
-        "producer": f"rlprof {__version__}",
-        "source_format": source_format,
-        "files": [_base_name(f) for f in files],
-        "start_ns": start_ns,
-        "end_ns": end_ns,
-        "utc_origin_ns": utc_origin_ns,
-        "clock_uncertainty_ns": clock_uncertainty_ns,
-        "graph_mode": graph_mode,
-        "sampling_hz": sampling_hz,
-        "product": product,
-        "schema_version": schema_version,
-        "traced": None if traced is None else sorted(traced),
-        "missing": dict(missing or {}),
-        "notes": list(notes),
-    }
-
-
-def write_archive(
-    path: Path,
-    meta: Mapping[str, Any],
-    tables: Mapping[str, pa.Table | Callable[[], pa.Table]],
-    *,
-    force: bool = False,
-    progress: Progress = silent,
-) -> Path:
-    """Write a `.rlprof` file: all of it or nothing.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File to make.
-    meta : mapping
-        From `archive_meta`.
-    tables : mapping of table name to pyarrow.Table, or to a function giving one
-        The tables the capture holds, with the columns of `ARROW_SCHEMAS`. Functions are called one after
-        the other, so that one table is in memory at a time.
-    force : bool
-        Replace an existing file.
-    progress : Progress
-        Told the table being written.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-
-    Raises
-    ------
-    OutputError
-        If `path` exists and `force` is not set, or cannot be written.
-    """
-    with atomic_path(path, force=force) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        rows: dict[str, int] = {}
-        for i, (name, given) in enumerate(tables.items()):
-            progress(f"writing {name}", i / max(1, len(tables)))
-            table = given() if callable(given) else given
-            table = table.select(ARROW_SCHEMAS[name].names).cast(ARROW_SCHEMAS[name])
-            rows[name] = table.num_rows
-            with archive.open(f"{name}.parquet", "w", force_zip64=True) as member:
-                write_parquet(table, _Sink(member))
-        document = {**meta, "tables": {name: {"rows": n} for name, n in rows.items()}}
-        archive.writestr(META_MEMBER, json.dumps(document, indent=1, ensure_ascii=False))
-    progress("writing", 1.0)
-    return path
-
-
-def write_parquet(table: pa.Table, sink: Any) -> None:
-    """Write one table as compact parquet (zstd, page checksums, deltas for integers)."""
-    text, whole = [], []
-    for column in table.schema:
-        if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
-            text.append(column.name)
-        elif column.type in (pa.int64(), pa.int32()):
-            whole.append(column.name)
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        compression_level=9,
-        use_dictionary=text,
-        column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
-        write_page_checksum=True,
-        row_group_size=1 << 20,
-    )
-
-
-class _Sink:
-    """A zip member that is being written, with the `tell` that pyarrow asks for."""
-
-    def __init__(self, member: Any) -> None:
-        self._member = member
-        self._at = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        n = len(data)
-        self._member.write(data)
-        self._at += n
-        return n
-
-    def tell(self) -> int:
-        return self._at
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def _base_name(name: str) -> str:
-    """The last part of a path of any system: a capture file never tells where it lay."""
-    return PureWindowsPath(PurePosixPath(name).name).name or "capture"
-
-
-# ---- reading ------------------------------------------------------------------------------------------
+from rlprof.trace.archive import (
+    ARROW_SCHEMAS,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    META_MEMBER,
+    archive_meta,
+    write_archive,
+)
+from rlprof.trace.tables import TABLE_NAMES, TableName, conform, schema
+from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
 
 
 def write_rlprof(trace: Trace, path: Path, *, force: bool = False, progress: Progress = silent) -> Path:
@@ -311,23 +54,23 @@ def write_rlprof(trace: Trace, path: Path, *, force: bool = False, progress: Pro
     OutputError
         If `path` exists and `force` is not set, or cannot be written.
     """
-    from rlprof.trace.tables import TABLE_NAMES
-
-    held = [name for name in TABLE_NAMES if trace.has(name)]
 
     def one(name: TableName) -> Callable[[], pa.Table]:
         return lambda: arrow_table(trace.table(name), name)
 
+    return write_archive(
+        path,
+        lambda: trace_document(trace),
+        {name: one(name) for name in TABLE_NAMES if trace.has(name)},
+        force=force,
+        progress=progress,
+    )
+
+
+def trace_document(trace: Trace) -> dict[str, Any]:
+    """The `meta.json` of a trace (see `archive_meta`), with the notes of all that has been read so far."""
     meta = trace.meta
-
-    class _LateNotes(dict[str, Any]):
-        """The notes of a trace are complete only after its tables were read."""
-
-        def keys(self) -> Any:
-            self["notes"] = list(trace.notes)
-            return super().keys()
-
-    document = archive_meta(
+    return archive_meta(
         start_ns=meta.start_ns,
         end_ns=meta.end_ns,
         files=meta.files,
@@ -340,7 +83,305 @@ def write_rlprof(trace: Trace, path: Path, *, force: bool = False, progress: Pro
         schema_version=meta.schema_version,
         traced=None if meta.traced is None else sorted(meta.traced),
         missing={name: trace.missing[name] for name in TABLE_NAMES if name in trace.missing},
+        notes=trace.notes,
     )
-    return write_archive(
-        path, _LateNotes(document), {name: one(name) for name in held}, force=force, progress=progress
+
+
+def arrow_table(frame: pl.DataFrame, name: TableName) -> pa.Table:
+    """A table of a trace in the types of `ARROW_SCHEMAS`.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        All columns of the table.
+    name : str
+        Table name.
+
+    Returns
+    -------
+    pyarrow.Table
+        Same rows; dictionaries hold the values used and no other.
+    """
+    columns = []
+    for field in ARROW_SCHEMAS[name]:
+        series = frame[field.name]
+        if isinstance(series.dtype, pl.Categorical | pl.Enum):
+            columns.append(_dictionary(series))
+        else:
+            columns.append(series.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type))
+    return pa.Table.from_arrays(columns, schema=ARROW_SCHEMAS[name])
+
+
+def _dictionary(series: pl.Series) -> pa.DictionaryArray:
+    # polars keeps one pool of categories for the whole process; its own conversion would store them all
+
+    values = series.unique(maintain_order=True).drop_nulls()
+    places = pl.int_range(len(values), dtype=pl.Int32, eager=True)
+    indices = series.to_physical().replace_strict(values.to_physical(), places, return_dtype=pl.Int32)
+    oldest = pl.CompatLevel.oldest()
+    return pa.DictionaryArray.from_arrays(
+        indices.to_arrow(compat_level=oldest),
+        values.cast(pl.String).to_arrow(compat_level=oldest).cast(pa.string()),
     )
+
+
+def read_rlprof(path: Path, *, progress: Progress = silent) -> Trace:
+    """Open a `.rlprof` file.
+
+    Tables are read when first asked for and only the columns asked for, through a memory map: memory grows
+    with the columns used, not with the file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    progress : Progress
+        Told the stage.
+
+    Returns
+    -------
+    Trace
+        With `meta.format` ``rlprof``; everything else is what was written, exactly.
+
+    Raises
+    ------
+    UnreadableError
+        If the file cannot be opened.
+    NotATraceError
+        If it is no `.rlprof` file, or of a newer format version.
+    DamagedTraceError
+        If it is truncated or inconsistent.
+    """
+    progress("opening", 0.0)
+    archive = Archive(Path(path))
+    loaders = {name: archive.loader(name) for name in TABLE_NAMES if name in archive.tables}
+    progress("opening", 1.0)
+    return Trace(
+        meta=archive.trace_meta(),
+        loaders=loaders,
+        missing={name: archive.missing[name] for name in TABLE_NAMES if name in archive.missing},
+        base_notes=(*archive.document["notes"], *archive.notes),
+    )
+
+
+class Archive:
+    """An open `.rlprof` file: its checked `meta.json` and its parquet members.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+
+    Raises
+    ------
+    UnreadableError, NotATraceError, DamagedTraceError
+        As `read_rlprof`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        members = self._open()
+        self.document = _checked_document(path, members.pop(META_MEMBER)())
+        self.missing: dict[str, str] = self.document["missing"]
+        self.notes: tuple[str, ...] = ()
+        self.tables: dict[str, pq.ParquetFile] = {}
+        for name, facts in self.document["tables"].items():
+            content = members.pop(f"{name}.parquet", None)
+            if name not in ARROW_SCHEMAS:
+                self._note(f"table {name} is not known to this version of rlprof and was ignored")
+            elif content is None:
+                raise DamagedTraceError(f"the member {name}.parquet is missing", where=path, hint=_AGAIN)
+            else:
+                self.tables[name] = self._parquet(name, content(), facts["rows"])
+        if members:
+            self._note(f"{len(members)} unknown member(s) of the file were ignored")
+
+    def _note(self, text: str) -> None:
+        self.notes = (*self.notes, f"{self.path.name}: {text}")
+
+    def _open(self) -> dict[str, Callable[[], pa.Buffer]]:
+        """The members, each as a function giving its bytes (mapped where it is stored, else unpacked)."""
+        path = self.path
+        try:
+            with path.open("rb") as file:
+                head = file.read(4)
+            if not head:
+                raise NotATraceError("the file is empty", where=path, hint="give a finished capture")
+            archive = zipfile.ZipFile(path)
+            mapped = pa.memory_map(str(path))
+        except zipfile.BadZipFile as error:
+            if head.startswith(b"PK"):
+                raise DamagedTraceError("the file is truncated", where=path, hint=_AGAIN) from error
+            raise NotATraceError("not an .rlprof file", where=path, hint="see rlprof doctor FILE") from error
+        except OSError as error:
+            raise UnreadableError(
+                f"cannot be opened: {error.strerror or error}",
+                where=path,
+                hint="check the name and permissions",
+            ) from error
+        names = {info.filename: info for info in archive.infolist()}
+        if META_MEMBER not in names:
+            raise NotATraceError("a zip without meta.json is no .rlprof file", where=path)
+
+        def content(info: zipfile.ZipInfo) -> Callable[[], pa.Buffer]:
+            def give() -> pa.Buffer:
+                try:
+                    # checks the local header, and leaves the file at the first byte of the member
+                    with archive.open(info) as member:
+                        if info.compress_type != zipfile.ZIP_STORED:
+                            return pa.py_buffer(member.read())
+                        at = cast(Any, member)._orig_compress_start
+                    if at + info.file_size > mapped.size():
+                        raise zipfile.BadZipFile("member beyond the end of the file")
+                    mapped.seek(at)
+                    return mapped.read_buffer(info.file_size)
+                except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+                    raise DamagedTraceError(
+                        f"the member {info.filename} cannot be read ({error})", where=path, hint=_AGAIN
+                    ) from error
+
+            return give
+
+        return {name: content(info) for name, info in names.items()}
+
+    def _parquet(self, name: str, content: pa.Buffer, rows: int) -> pq.ParquetFile:
+        want = ARROW_SCHEMAS[name]
+        text = [f.name for f in want if pa.types.is_dictionary(f.type)]
+        try:
+            file = pq.ParquetFile(
+                pa.BufferReader(content), read_dictionary=text, page_checksum_verification=True
+            )
+            have = {f.name: f.type for f in file.schema_arrow}
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(name, error) from error
+        for field in want:
+            if field.name not in have:
+                raise DamagedTraceError(
+                    f"table {name} has no column {field.name}", where=self.path, hint=_AGAIN
+                )
+            if _kind(have[field.name]) != _kind(field.type):
+                raise DamagedTraceError(
+                    f"column {name}.{field.name} is {have[field.name]}, not {field.type}",
+                    where=self.path,
+                    hint=_AGAIN,
+                )
+        if file.metadata.num_rows != rows:
+            raise DamagedTraceError(
+                f"table {name} has {file.metadata.num_rows} rows, meta.json says {rows}",
+                where=self.path,
+                hint=_AGAIN,
+            )
+        extra = sorted(set(have) - set(want.names))
+        if extra:
+            self._note(f"table {name}: unknown column(s) {', '.join(extra)} were ignored")
+        return file
+
+    def _damaged(self, name: str, error: Exception) -> DamagedTraceError:
+        return DamagedTraceError(f"table {name} cannot be read ({error})", where=self.path, hint=_AGAIN)
+
+    def loader(self, name: TableName) -> Loader:
+        """A `rlprof.trace.trace.Loader` of one table."""
+
+        def load(columns: Sequence[str] | None) -> Loaded:
+
+            names = list(schema(name, columns))
+            try:
+                table = self.tables[name].read(columns=names).unify_dictionaries()
+                frame = conform(cast(pl.DataFrame, pl.from_arrow(table)), name, names)
+            except (pa.ArrowException, OSError, pl.exceptions.PolarsError) as error:
+                raise self._damaged(name, error) from error
+            return Loaded(frame)
+
+        return load
+
+    def trace_meta(self) -> TraceMeta:
+        """The facts of `meta.json` as a `TraceMeta`."""
+        d = self.document
+        return TraceMeta(
+            format=FORMAT_NAME,
+            files=tuple(d["files"]),
+            start_ns=d["start_ns"],
+            end_ns=d["end_ns"],
+            utc_origin_ns=d["utc_origin_ns"],
+            clock_uncertainty_ns=d["clock_uncertainty_ns"],
+            graph_mode=d["graph_mode"],
+            sampling_hz=d["sampling_hz"],
+            product=d["product"],
+            schema_version=d["schema_version"],
+            traced=None if d["traced"] is None else frozenset(d["traced"]),
+        )
+
+
+_AGAIN = "write or copy the file again"
+
+
+def _checked_document(path: Path, content: pa.Buffer) -> dict[str, Any]:
+    try:
+        document = json.loads(content.to_pybytes())
+    except ValueError as error:
+        raise DamagedTraceError("meta.json is not JSON", where=path, hint=_AGAIN) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
+        raise NotATraceError("meta.json does not say format rlprof", where=path)
+    version = document.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        raise DamagedTraceError(f"meta.json has format_version {version!r}", where=path, hint=_AGAIN)
+    if version > FORMAT_VERSION:
+        raise NotATraceError(
+            f"written in version {version} of the .rlprof format ({document.get('producer')}); "
+            f"rlprof {__version__} reads up to version {FORMAT_VERSION}",
+            where=path,
+            hint="pip install --upgrade rlprof",
+        )
+    for key, good in _DOCUMENT.items():
+        if key not in document or not good(document[key]):
+            raise DamagedTraceError(
+                f"meta.json: {key} is {document.get(key, 'absent')!r}", where=path, hint=_AGAIN
+            )
+    return document
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+#: What `meta.json` must hold: key -> whether a value will do.
+_DOCUMENT: dict[str, Callable[[Any], bool]] = {
+    "files": _text_list,
+    "start_ns": _whole,
+    "end_ns": _whole,
+    "utc_origin_ns": lambda v: v is None or _whole(v),
+    "clock_uncertainty_ns": _whole,
+    "graph_mode": _text_or_none,
+    "sampling_hz": lambda v: v is None or isinstance(v, float) or _whole(v),
+    "product": _text_or_none,
+    "schema_version": _text_or_none,
+    "traced": lambda v: v is None or _text_list(v),
+    "missing": lambda v: isinstance(v, dict) and _text_list(list(v.values())),
+    "notes": _text_list,
+    "tables": lambda v: (
+        isinstance(v, dict) and all(isinstance(t, dict) and _whole(t.get("rows")) for t in v.values())
+    ),
+}
+
+
+def _kind(type_: pa.DataType) -> str:
+    """What a column type can be read as: widths and encodings may differ between writers."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "text"
+    if pa.types.is_integer(type_):
+        return "integer"
+    if pa.types.is_floating(type_):
+        return "float"
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return f"list of {_kind(type_.value_type)}"
+    return str(type_)

@@ -76,11 +76,15 @@ def output_error(error: OSError, path: Path) -> OutputError:
         None,
     )
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return OutputError("the disk is full; nothing was written", where=path, hint="free space or write elsewhere")
+        return OutputError(
+            "the disk is full; nothing was written", where=path, hint="free space or write elsewhere"
+        )
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return OutputError("no permission to write here", where=path, hint="write to another folder")
     if number in (errno.ENOENT, errno.ENOTDIR):
-        return OutputError("the folder to write into does not exist", where=path, hint=f"mkdir -p {path.parent}")
+        return OutputError(
+            "the folder to write into does not exist", where=path, hint=f"mkdir -p {path.parent}"
+        )
     return OutputError(f"cannot be written: {error.strerror or error}", where=path)
 
 
@@ -99,7 +103,9 @@ def _check_free(path: Path, *, force: bool, folder: bool) -> None:
     if path.exists() and not path.is_dir() and folder:
         raise OutputError("is a file, a folder is to be written", where=path, hint="give another name")
     if not force and (path.exists() or path.is_symlink()):
-        raise OutputError("exists already", where=path, hint="remove it, give another name, or force replacing it")
+        raise OutputError(
+            "exists already", where=path, hint="remove it, give another name, or force replacing it"
+        )
 
 
 def _replace_folder(temporary: Path, path: Path) -> None:

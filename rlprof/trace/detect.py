@@ -1,0 +1,492 @@
+"""Which format a capture has, found by its content and never by its name.
+
+Only the head of a file is read (and the table list of a SQLite file, the member list of a zip archive).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
+
+Format = Literal[
+    "nsys-report", "nsys-sqlite", "nsys-parquet", "nsys-arrow", "rlprof", "kineto", "chrome-jsonl"
+]
+
+READS = (
+    "give an Nsight Systems report (.nsys-rep, .qdrep) or its SQLite, Parquet or Arrow directory export, "
+    "a PyTorch profiler trace (.json, .json.gz), Chrome-trace JSON lines (.jsonl) or an .rlprof file"
+)
+HEAD_BYTES = 64 * 1024
+# Keys written after the events of a big trace are not looked for: `traceEvents` comes near the head.
+JSON_HEAD_BYTES = 4 * 1024 * 1024
+
+NSYS_REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
+SQLITE_MAGIC = b"SQLite format 3\0"
+GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
+ZIP_EMPTY_MAGIC = b"PK\x05\x06"
+
+# Kinds of file that people hand over by mistake: magic bytes, what it is, what to do instead.
+_OTHERS: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "export the report as SQLite: nsys export --type sqlite REPORT"),
+    (b"PAR1", "a single Parquet file", "give the folder that `nsys export --type parquetdir` wrote"),
+    (b"ARROW1", "an Arrow file", "give the folder that `nsys export --type arrowdir` wrote"),
+    (b"\xff\xff\xff\xff", "an Arrow stream", "give the folder that `nsys export --type arrowdir` wrote"),
+    (b"NVR\0", "a Nsight Compute report", "capture with Nsight Systems: nsys profile"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard-compressed data", "decompress it first (zstd -d)"),
+    (b"\xfd7zXZ\0", "xz-compressed data", "decompress it first (xz -d)"),
+    (b"BZh", "bzip2-compressed data", "decompress it first (bzip2 -d)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
+    (b"\x80\x04", "a Python pickle", "export the profile as a trace: prof.export_chrome_trace('trace.json')"),
+    (b"\x80\x05", "a Python pickle", "export the profile as a trace: prof.export_chrome_trace('trace.json')"),
+    (b"\x7fELF", "a program (ELF)", "profile it: nsys profile PROGRAM"),
+    (b"\x89PNG", "a picture (PNG)", READS),
+    (b"%PDF", "a PDF document", READS),
+)
+_KINETO_KEYS = frozenset({"traceEvents", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds"})
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One capture on disk: its path and its format."""
+
+    path: Path
+    format: Format
+
+
+def detect(path: Path) -> Format:
+    """Find the format of one capture.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A file, or a directory that `nsys export` wrote.
+
+    Returns
+    -------
+    Format
+        ``nsys-report``, ``nsys-sqlite``, ``nsys-parquet``, ``nsys-arrow``, ``rlprof``, ``kineto`` or
+        ``chrome-jsonl``.
+
+    Raises
+    ------
+    UnreadableError
+        If it does not exist, may not be read, or is neither file nor directory.
+    NotATraceError
+        If it is empty or of no known format.
+    DamagedTraceError
+        If it is of a known format but cut short.
+    """
+    if _is_directory(path):
+        found = _detect_export_directory(path)
+        if found is None:
+            raise _not_an_export(path)
+        return found
+    with _reading(path):
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        return _detect_file(path, head)
+
+
+def captures(path: Path) -> tuple[Capture, ...]:
+    """Find the captures that a path stands for.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        A file, a directory that `nsys export` wrote, or a folder of PyTorch or Chrome-trace files: those
+        are one capture for each rank or worker.
+
+    Returns
+    -------
+    tuple of Capture
+        At least one, in the order of the file names (numbers in them by value).
+
+    Raises
+    ------
+    UnreadableError, NotATraceError, DamagedTraceError
+        As `detect`; a damaged file in a folder is an error too, so that no rank is lost silently.
+    """
+    if not _is_directory(path) or _detect_export_directory(path) is not None:
+        return (Capture(path, detect(path)),)
+    found: list[Capture] = []
+    others: list[str] = []
+    for file in _files(path):
+        if not _mostly_json(file):
+            continue
+        try:
+            format = detect(file)
+        except NotATraceError:
+            if file.stat().st_size == 0:
+                raise
+            continue
+        if format in ("kineto", "chrome-jsonl"):
+            found.append(Capture(file, format))
+        else:
+            others.append(file.name)
+    if not found:
+        raise _not_an_export(path)
+    return tuple(found)
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def _detect_file(path: Path, head: bytes) -> Format:
+    if not head:
+        raise NotATraceError(
+            "the file is empty (0 bytes)",
+            where=path,
+            hint="if the program or nsys was still writing, wait for it to finish; otherwise capture again",
+        )
+    if head.startswith(NSYS_REPORT_MAGIC):
+        return "nsys-report"
+    if NSYS_REPORT_MAGIC.startswith(head[: len(NSYS_REPORT_MAGIC)]) and len(head) >= 8:
+        raise DamagedTraceError(
+            f"an Nsight Systems report cut short after {len(head)} bytes", where=path, hint="copy it again"
+        )
+    if head.startswith(SQLITE_MAGIC):
+        return _detect_sqlite(path, head)
+    if head.startswith((ZIP_MAGIC, ZIP_EMPTY_MAGIC)):
+        return _detect_zip(path)
+    if head.startswith(GZIP_MAGIC):
+        return _detect_json(path, _gunzip_head(path), compressed=True)
+    for magic, what, hint in _OTHERS:
+        if head.startswith(magic):
+            raise NotATraceError(f"not a trace: it is {what}", where=path, hint=hint)
+    return _detect_json(path, lambda size: _head(path, size), compressed=False)
+
+
+def _detect_sqlite(path: Path, head: bytes) -> Format:
+    import sqlite3
+
+    page_bytes = int.from_bytes(head[16:18], "big") or 0
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    # The page count is valid only where the two change counters agree (SQLite file format, 1.3.7).
+    pages = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
+    size = path.stat().st_size
+    if size < 512 or size < page_bytes * pages:
+        raise DamagedTraceError(
+            f"the SQLite file is cut short: {size:,} of {max(page_bytes * pages, 512):,} bytes are there",
+            where=path,
+            hint="copy it again, or export the report again: nsys export --type sqlite REPORT",
+        )
+    try:
+        uri = path.absolute().as_uri() + "?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    except sqlite3.DatabaseError as error:
+        raise DamagedTraceError(
+            f"the SQLite file cannot be opened ({error})",
+            where=path,
+            hint="copy it again, or export the report again: nsys export --type sqlite REPORT",
+        ) from error
+    tables = sorted(name for (name,) in rows)
+    if is_nsys_export(tables):
+        return "nsys-sqlite"
+    raise NotATraceError(
+        f"a SQLite file, but not an Nsight Systems export: {_describe_sqlite(tables)}",
+        where=path,
+        hint="make an export of a report with: nsys export --type sqlite REPORT",
+    )
+
+
+def is_nsys_export(tables: Sequence[str]) -> bool:
+    """Whether these table names are those of an Nsight Systems export (any schema version)."""
+    from rlprof.trace.nsys_tables import has_nsys_tables
+
+    return has_nsys_tables(tables)
+
+
+def _describe_sqlite(tables: list[str]) -> str:
+    lower = {t.lower() for t in tables}
+    if not tables:
+        return "it holds no table"
+    if any(t.startswith("dlprof") for t in lower) or {"model_data", "op_instances"} & lower:
+        return "it looks like a DLProf database"
+    if {"code_items", "code_item_kinds"} <= lower or ("projects" in lower and "config_files" in lower):
+        return "it looks like an index of Visual Studio"
+    if "profiles" in lower and "moz_places" in lower:
+        return "it looks like a browser's database"
+    return f"its {len(tables)} table(s) are {_some(tables)}"
+
+
+def _detect_zip(path: Path) -> Format:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise DamagedTraceError(
+            "a zip archive (.rlprof?) that is cut short or damaged",
+            where=path,
+            hint="copy it again, or export it again: rlprof export TRACE --to rlprof",
+        ) from error
+    if "meta.json" in names:
+        return "rlprof"
+    raise NotATraceError(
+        f"a zip archive that is no .rlprof file: it holds {_some(names) if names else 'nothing'}",
+        where=path,
+        hint="unpack it and give the capture inside",
+    )
+
+
+# --- JSON ----------------------------------------------------------------------------------------------
+
+
+def _detect_json(path: Path, read_head: Callable[[int], bytes], *, compressed: bool) -> Format:
+    head = read_head(HEAD_BYTES)
+    around = "gzip of " if compressed else ""
+    if compressed and not head:
+        raise NotATraceError("not a trace: gzip of nothing", where=path, hint=READS)
+    text = _decode(head).lstrip("\ufeff \t\r\n")
+    if text.startswith("["):
+        first = _first_element(text[1:])
+        if isinstance(first, dict) and "ph" in first:
+            return "kineto"
+        if text[1:].strip() in ("", "]"):
+            raise NotATraceError(f"not a trace: {around}an empty JSON list", where=path, hint=READS)
+        raise NotATraceError(
+            f"not a trace: {around}a JSON list whose elements are no trace events", where=path, hint=READS
+        )
+    if text.startswith("{"):
+        return _detect_json_object(path, text, read_head, around)
+    what = _describe_bytes(head) if compressed else _describe_bytes(head[:4096])
+    hint = READS
+    if compressed and head[257:262] == b"ustar":
+        what, hint = "a tar archive", "unpack it (tar -xzf) and give the capture inside"
+    elif head.startswith((NSYS_REPORT_MAGIC, SQLITE_MAGIC)):
+        what, hint = "an Nsight Systems capture", "decompress it first (gunzip)"
+    raise NotATraceError(f"not a trace: it looks like {around}{what}", where=path, hint=hint)
+
+
+def _detect_json_object(path: Path, text: str, read_head: Callable[[int], bytes], around: str) -> Format:
+    line = text.split("\n", 1)[0].strip()
+    if line.endswith("}") and (record := _loads(line)) is not None:
+        if "traceEvents" in record:
+            return "kineto"
+        if "ph" in record:
+            return "chrome-jsonl"
+        if "\n" in text.strip():  # several lines, each an object of its own
+            return _detect_json_lines(path, text, around)
+        raise NotATraceError(
+            f"not a trace: {around}a JSON object with {_keys(record)} and no traceEvents",
+            where=path,
+            hint=READS,
+        )
+    for size in (HEAD_BYTES, JSON_HEAD_BYTES):
+        body = text if size == HEAD_BYTES else _decode(read_head(size))
+        if any(f'"{key}"' in body for key in _KINETO_KEYS):
+            return "kineto"
+        if len(body) < size // 2:
+            break
+    if _loads(body) is None and len(body) < JSON_HEAD_BYTES // 2:
+        raise NotATraceError(
+            f"not a trace: {around}JSON that is cut short before any trace event", where=path, hint=READS
+        )
+    raise NotATraceError(f"not a trace: {around}a JSON object without traceEvents", where=path, hint=READS)
+
+
+def _detect_json_lines(path: Path, text: str, around: str) -> Format:
+    records = [r for line in text.split("\n")[:200] if (r := _loads(line)) is not None]
+    if any("ph" in record for record in records):
+        return "chrome-jsonl"
+    if records and "request_id" in records[0]:
+        raise NotATraceError(
+            f"not a trace: {around}request records (JSON lines), not events",
+            where=path,
+            hint="give the traces*.jsonl file that is written beside it",
+        )
+    raise NotATraceError(
+        f"not a trace: {around}JSON lines with {_keys(records[0])} and no `ph` (no trace events)",
+        where=path,
+        hint=READS,
+    )
+
+
+def _first_element(text: str) -> Any:
+    """First element of a JSON list whose head is `text`; None if it cannot be read."""
+    try:
+        return json.JSONDecoder().raw_decode(text.lstrip(" \t\r\n,"))[0]
+    except ValueError:
+        return {"ph": None} if '"ph"' in text else None
+
+
+def _loads(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _keys(record: dict[str, Any]) -> str:
+    return f"the keys {_some(list(record))}" if record else "no key"
+
+
+def _decode(raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return raw.decode("utf-16", "replace")
+    return raw.decode("utf-8", "replace")
+
+
+def _head(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def _gunzip_head(path: Path) -> Callable[[int], bytes]:
+    def read(size: int) -> bytes:
+        # zlib directly: gzip.open raises at a cut end instead of giving what is there
+        inflate = zlib.decompressobj(wbits=31)
+        out = b""
+        try:
+            with path.open("rb") as file:
+                while len(out) < size and (block := file.read(HEAD_BYTES)):
+                    out += inflate.decompress(block, size - len(out))
+        except zlib.error as error:
+            if not out:
+                raise DamagedTraceError(
+                    f"a gzip file that cannot be decompressed ({error})", where=path, hint="copy it again"
+                ) from error
+        return out
+
+    return read
+
+
+# --- directories ---------------------------------------------------------------------------------------
+
+
+def _detect_export_directory(path: Path) -> Format | None:
+    names = [file.name for file in _files(path)]
+    by_suffix: tuple[tuple[str, Format], ...] = ((".parquet", "nsys-parquet"), (".arrow", "nsys-arrow"))
+    for suffix, format in by_suffix:
+        if is_nsys_export([n[: -len(suffix)] for n in names if n.endswith(suffix)]):
+            return format
+    return None
+
+
+def _not_an_export(path: Path) -> NotATraceError:
+    names = [file.name for file in _files(path)]
+    if not names:
+        inside = [entry.name for entry in sorted(path.iterdir()) if entry.is_dir()]
+        what = f"a folder that holds only folders ({_some(inside)})" if inside else "an empty folder"
+        return NotATraceError(f"not a trace: {what}", where=path, hint="give a capture inside it")
+    reports = [n for n in names if n.endswith((".nsys-rep", ".qdrep", ".sqlite", ".rlprof"))]
+    if reports:
+        return NotATraceError(
+            f"a folder with {len(reports)} capture(s), not one capture",
+            where=path,
+            hint=f"give the captures themselves, for example {reports[0]}",
+        )
+    return NotATraceError(
+        f"not a trace: a folder that holds {_some(names)}",
+        where=path,
+        hint="give a file, the folder of an nsys export, or a folder of traces",
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    with _reading(path):
+        return sorted((f for f in path.iterdir() if f.is_file()), key=lambda f: natural_key(f.name))
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which ``rank-2`` comes before ``rank-10``."""
+    import re
+
+    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", name) if p)
+
+
+def _mostly_json(file: Path) -> bool:
+    """Whether a file of a folder may be a trace; keeps other things that lie there out of the way."""
+    return any(s in (".json", ".jsonl", ".gz", ".trace") for s in file.suffixes)
+
+
+# --- common --------------------------------------------------------------------------------------------
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether `path` is a directory; an error unless it is a directory or a regular file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            what, hint = "a symbolic link to a file that is not there", "mend the link or give the file"
+        else:
+            what, hint = "no such file or folder", "check the path"
+        raise UnreadableError(what, where=path, hint=hint) from error
+    except NotADirectoryError as error:
+        raise UnreadableError("a part of this path is a file", where=path, hint="check the path") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(mode):
+        return True
+    if stat.S_ISREG(mode):
+        return False
+    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    kind = next((name for test, name in kinds if test(mode)), "a special file")
+    raise UnreadableError(
+        f"{kind}, not a file: captures are read more than once", where=path, hint="save it to a file first"
+    )
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about `path` into a typed error."""
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableError:
+    shown = Path(str(path).replace("\0", "\\0"))
+    if isinstance(error, PermissionError):
+        return UnreadableError("no permission to read it", where=shown, hint="chmod u+r, or run as its owner")
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return UnreadableError(f"cannot be read ({reason})", where=shown, hint="check the path and the disk")
+
+
+def _describe_bytes(head: bytes) -> str:
+    if head[257:262] == b"ustar":
+        return "a tar archive"
+    if not head.strip(b"\0"):
+        return "zero bytes only (a download or copy that did not finish?)"
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 4:
+            return "binary data of an unknown kind"
+        text = head[: error.start].decode("utf-8")
+    if any(ord(c) < 32 and c not in "\t\r\n\f\v" for c in text):
+        return "binary data of an unknown kind"
+    line = text.lstrip().split("\n", 1)[0]
+    if text.lstrip().lower().startswith(("<!doctype html", "<html")):
+        return "a web page (HTML)"
+    if text.startswith("version https://git-lfs"):
+        return "a Git LFS pointer (fetch the real file: git lfs pull)"
+    if line.count(",") >= 2:
+        return "comma-separated text"
+    return "text"
+
+
+def _some(names: Sequence[str], limit: int = 4) -> str:
+    shown = ", ".join(n if len(n) <= 40 else n[:37] + "..." for n in names[:limit])
+    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
