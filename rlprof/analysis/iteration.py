@@ -1,0 +1,139 @@
+"""The training iteration: which node it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rlprof.analysis.intervals import I64, union
+from rlprof.errors import UsageError
+from rlprof.trace.hierarchy import Hierarchy
+
+#: Names by which programs call their training iteration, the most telling first.
+ITERATION_NAMES = (
+    r"(rl[ _-]?)?iteration",
+    r"(train(ing)?|global|rl|learner)[ _-]?(step|iteration|iter|loop[ _-]?body)",
+    r"profilerstep",
+    r"step",
+    r"iter",
+)
+#: A repeated root node that is not named like one counts if it fills this much of its thread's ranges.
+MIN_FILL_FRAC = 0.5
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The training iteration.
+
+    Parameters
+    ----------
+    name : str
+        Path of its node.
+    process : int
+        Number of the process in which it is marked.
+    start_ns, end_ns : ndarray of int64, shape (count,)
+        Its invocations, sorted; ranks that mark the same iteration count once where they overlap.
+    """
+
+    name: str
+    process: int
+    start_ns: I64
+    end_ns: I64
+
+    @property
+    def count(self) -> int:
+        """Number of iterations."""
+        return len(self.start_ns)
+
+    @property
+    def total_s(self) -> float:
+        """Time inside iterations, seconds."""
+        return float((self.end_ns - self.start_ns).sum()) / 1e9
+
+
+def find_iteration(tree: Hierarchy, name: str | None = None) -> Iteration | None:
+    """Find the iteration node.
+
+    Without a name: the shallowest node called like an iteration (`ITERATION_NAMES`, in that order) that is
+    not nested in itself; else a root node that repeats without overlap and fills at least half of the time
+    that its thread spends in ranges, the one with the largest total.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        Nodes and invocations.
+    name : str, optional
+        Path of a node, or the last part of one.
+
+    Returns
+    -------
+    Iteration or None
+        None when no node looks like an iteration; analyses then take the whole capture.
+
+    Raises
+    ------
+    UsageError
+        If `name` is given and no node has it.
+    """
+    nodes = tree.nodes.join(
+        tree.invocations.group_by("node").agg(
+            pl.len().alias("count"), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns")
+        ),
+        on="node",
+    ).sort("node")
+    if name is not None:
+        return _invocations(tree, _named(nodes, name))
+    for pattern in ITERATION_NAMES:
+        last = pl.col("path").str.split("/").list.last()
+        found = nodes.filter(last.str.contains(rf"(?i)^(.*:)?({pattern})$"))
+        if not found.is_empty():
+            depth = int(found["depth"].min())  # type: ignore[arg-type]
+            best = found.filter(pl.col("depth") == depth).sort("total_ns", descending=True)
+            return _invocations(tree, best.head(1))
+    return _by_shape(tree, nodes)
+
+
+def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
+    exact = nodes.filter(pl.col("path") == name)
+    if exact.is_empty():
+        tail = pl.col("path").str.ends_with("/" + name) | pl.col("path").str.contains(f":{re.escape(name)}$")
+        exact = nodes.filter(tail)
+    if exact.is_empty():
+        known = ", ".join(nodes.sort("total_ns", descending=True)["path"].head(8))
+        raise UsageError(
+            f"no node is called {name!r}; the longest ones are: {known}" if known else "the capture has no ranges",
+            hint="give a path from `rlprof analyze --format csv`",
+        )
+    return exact.sort(["depth", "total_ns"], descending=[False, True]).head(1)
+
+
+def _invocations(tree: Hierarchy, node: pl.DataFrame) -> Iteration:
+    row = node.row(0, named=True)
+    rows = tree.invocations.filter(pl.col("node") == row["node"]).sort("start_ns")
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    full = end > start
+    return Iteration(str(row["path"]), int(row["process"]), start[full], end[full])
+
+
+def _by_shape(tree: Hierarchy, nodes: pl.DataFrame) -> Iteration | None:
+    roots = nodes.filter((pl.col("depth") == 0) & (pl.col("count") >= 2) & (pl.col("style") == "push_pop"))
+    rooted = tree.nodes.filter(pl.col("depth") == 0)["node"]
+    top = tree.invocations.filter(pl.col("node").is_in(rooted.implode()))
+    for row in roots.sort("total_ns", descending=True).iter_rows(named=True):
+        own = tree.invocations.filter(pl.col("node") == row["node"])
+        threads = own["thread"].unique()
+        if len(threads) != 1:
+            continue
+        peers = top.filter(pl.col("thread") == threads[0])
+        start, end = union(peers["start_ns"].to_numpy(), peers["end_ns"].to_numpy())
+        span = int(end[-1] - start[0]) if len(start) else 0
+        ordered = own.sort("start_ns")
+        apart = bool(
+            np.all(ordered["start_ns"].to_numpy()[1:] >= ordered["end_ns"].to_numpy()[:-1])
+        )
+        if span and apart and row["total_ns"] >= MIN_FILL_FRAC * span:
+            return _invocations(tree, nodes.filter(pl.col("node") == row["node"]))
+    return None
