@@ -54,21 +54,28 @@ def write_rlprof(trace: Trace, path: Path, *, force: bool = False, progress: Pro
     OutputError
         If `path` exists and `force` is not set, or cannot be written.
     """
+    notes: dict[str, None] = {}
 
     def one(name: TableName) -> Callable[[], pa.Table]:
-        return lambda: arrow_table(trace.table(name), name)
+        def load() -> pa.Table:
+            # not trace.table, which would keep every table in memory
+            loaded = trace.loaders[name](None)
+            notes.update(dict.fromkeys(loaded.notes))
+            return arrow_table(loaded.frame, name)
+
+        return load
 
     return write_archive(
         path,
-        lambda: trace_document(trace),
+        lambda: trace_document(trace, notes=tuple(notes)),
         {name: one(name) for name in TABLE_NAMES if trace.has(name)},
         force=force,
         progress=progress,
     )
 
 
-def trace_document(trace: Trace) -> dict[str, Any]:
-    """The `meta.json` of a trace (see `archive_meta`), with the notes of all that has been read so far."""
+def trace_document(trace: Trace, *, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The `meta.json` of a trace (see `archive_meta`), with its notes so far and further ones."""
     meta = trace.meta
     return archive_meta(
         start_ns=meta.start_ns,
@@ -83,7 +90,7 @@ def trace_document(trace: Trace) -> dict[str, Any]:
         schema_version=meta.schema_version,
         traced=None if meta.traced is None else sorted(meta.traced),
         missing={name: trace.missing[name] for name in TABLE_NAMES if name in trace.missing},
-        notes=trace.notes,
+        notes=tuple(dict.fromkeys((*trace.notes, *notes))),
     )
 
 
@@ -114,7 +121,6 @@ def arrow_table(frame: pl.DataFrame, name: TableName) -> pa.Table:
 
 def _dictionary(series: pl.Series) -> pa.DictionaryArray:
     # polars keeps one pool of categories for the whole process; its own conversion would store them all
-
     values = series.unique(maintain_order=True).drop_nulls()
     places = pl.int_range(len(values), dtype=pl.Int32, eager=True)
     indices = series.to_physical().replace_strict(values.to_physical(), places, return_dtype=pl.Int32)
