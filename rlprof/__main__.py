@@ -1,0 +1,5 @@
+"""`python -m rlprof`."""
+
+from rlprof.cli.main import run
+
+run()

@@ -1,0 +1,63 @@
+"""`rlprof doctor`: what a capture holds, what it lacks, and how to record that."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlprof.cli.analyze import AnchorOption, RankFrom, RankFromOption, load
+
+if TYPE_CHECKING:
+    from rlprof.doctor import Diagnosis
+
+
+class Format(StrEnum):
+    """What is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def doctor(
+    traces: Annotated[
+        list[Path], typer.Argument(metavar="TRACE", help="The capture.", show_default=False)
+    ],
+    format: Annotated[Format, typer.Option(help="What to print.")] = Format.TABLE,
+    rank_from: RankFromOption = RankFrom.AUTO,
+    anchors: AnchorOption = None,
+) -> None:
+    """Tell what is in a capture, what is missing, what that makes unanswerable, and how to capture it."""
+    from rlprof.cli.console import progress_bar, write, write_json
+
+    with progress_bar() as progress:
+        trace = load(traces, None, rank_from, anchors, progress)
+        from rlprof.doctor import diagnose
+
+        diagnosis = diagnose(trace, progress=progress)
+    if format is Format.JSON:
+        write_json(diagnosis.to_dict())
+    else:
+        write(as_text(diagnosis))
+
+
+def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
+    """Lay out a diagnosis as text: problems first, each with its consequence and its remedy."""
+    import textwrap
+
+    marks = {"ok": "ok     ", "missing": "MISSING", "suspect": "SUSPECT"}
+    lines = [diagnosis.summary, ""]
+    order = {"missing": 0, "suspect": 1, "ok": 2}
+    for finding in sorted(diagnosis.findings, key=lambda f: order[f.status]):
+        head = f"{marks[finding.status]}  {finding.topic}: {finding.detail}"
+        lines += textwrap.wrap(head, width, subsequent_indent=" " * 9)
+        for label, text in (("so", finding.consequence), ("do", finding.remedy)):
+            if text:
+                lines += textwrap.wrap(
+                    f"{label}: {text}", width, initial_indent=" " * 9, subsequent_indent=" " * 13,
+                    break_on_hyphens=False, break_long_words=False,
+                )  # fmt: skip
+    lines += ["", diagnosis.verdict]
+    return "\n".join(lines) + "\n"

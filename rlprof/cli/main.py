@@ -1,0 +1,109 @@
+"""Entry point of the command line: the verbs, and one place where errors become one line and a code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from rlprof import __version__
+from rlprof.cli.analyze import analyze
+from rlprof.cli.doctor import doctor
+from rlprof.cli.export import export
+from rlprof.errors import RlprofError
+
+EXIT_UNEXPECTED = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="rlprof",
+    help="Where is the GPU idle during RL training, in which part of the program, and what may run there.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(analyze)
+app.command()(doctor)
+app.command()(export)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"rlprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Where is the GPU idle during RL training, in which part of the program, and what may run there."""
+
+
+def run() -> None:
+    """Run the command line and exit: 0 done, 2 an error (one line on standard error), 130 interrupted."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    debug = os.environ.get("RLPROF_DEBUG", "") not in ("", "0")
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except RlprofError as error:
+        if debug:
+            raise
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        return _reader_went_away()
+    except MemoryError:
+        return _fail("not enough memory. Next: use a machine with more, or cut the capture with --window", 2)
+    except Exception as error:
+        # usage errors of the argument parser: whichever click it is built on, they can format themselves
+        if hasattr(error, "format_message"):
+            return _usage(error)
+        if debug:
+            raise
+        return _fail(
+            f"unexpected {type(error).__name__}: {error}. Next: report it with the traceback, which "
+            "RLPROF_DEBUG=1 shows",
+            EXIT_UNEXPECTED,
+        )
+
+
+def _usage(error: Exception) -> int:
+    message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "rlprof")
+    if not message.strip() or type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help() if context is not None else message)
+        return EXIT_UNEXPECTED
+    return _fail(f"{message.rstrip('.')}. Next: {command} --help", EXIT_UNEXPECTED)
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    try:
+        print(f"rlprof: error: {line}", file=sys.stderr)
+    except OSError:
+        pass
+    return code
+
+
+def _reader_went_away() -> int:
+    """`rlprof ... | head`: quiet, and nothing more to flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + 13
+
+
+if __name__ == "__main__":
+    run()

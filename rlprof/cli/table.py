@@ -1,0 +1,256 @@
+"""The ranking for people: a table that fits a terminal, or markdown."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlprof.analysis.windows import WindowReport
+    from rlprof.trace.trace import Trace
+
+SOURCES = {
+    "sm_counters": "SM-activity counters",
+    "kernel_union": "kernel intervals (busy time: an upper bound of SM activity; no counters in the capture)",
+    "host_cores": "host cores (no GPU activity in the capture)",
+}
+TARGET = "*"
+_MIN_WIDTH, _MAX_WIDTH = 80, 140
+
+
+def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = None) -> str:
+    """Lay out the ranking as text.
+
+    Parameters
+    ----------
+    report : WindowReport
+        The ranking.
+    trace : Trace
+        The capture, for the header.
+    top : int
+        Rows to show.
+    width : int, optional
+        Columns of text; the terminal's, between 80 and 140, if not given.
+
+    Returns
+    -------
+    str
+        Lines of at most `width` columns.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=io.StringIO(), width=width or _terminal_width(), highlight=False, no_color=True)
+    for line in header(report, trace):
+        console.print(Text(line))
+    rows = _shown(report, top)
+    if rows:
+        many = _many_processes(report)
+        names = short_names([_full_name(r, many) for r in rows], limit=max(24, console.width - 54))
+        table = Table(box=None, padding=(0, 1, 0, 0), collapse_padding=True, pad_edge=False)
+        table.add_column("rank", justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        table.add_column("node", overflow="fold")
+        for title in ("tier", "calls", "mean", "total", "activity", "score"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for row, name in zip(rows, names, strict=True):
+            table.add_row(*_cells(row, name, report))
+        console.print()
+        console.print(table)
+    console.print()
+    for line in footer(report, len(rows)):
+        console.print(Text(line), overflow="fold")
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def as_markdown(report: WindowReport, trace: Trace, top: int) -> str:
+    """Lay out the ranking as markdown: header lines, a table with full node paths, notes."""
+    rows = _shown(report, top)
+    many = _many_processes(report)
+    lines = ["\n".join(f"- {_escape(line)}" for line in header(report, trace)), ""]
+    if rows:
+        lines += ["| rank | | node | tier | calls | mean | total | activity | score |"]
+        lines += ["| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        for row in rows:
+            cells = [_escape(c) for c in _cells(row, _full_name(row, many), report)]
+            cells[2] = f"`{cells[2]}`"
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    lines += [_escape(line) + "  " for line in footer(report, len(rows))]
+    return "\n".join(lines) + "\n"
+
+
+def header(report: WindowReport, trace: Trace) -> list[str]:
+    """What was read, where activity comes from, what the iteration is, how much of it is idle."""
+    lines = [_capture_line(trace)]
+    source = report.activity_source
+    if source is None:
+        lines.append("activity: unavailable (see the notes)")
+    else:
+        period = report.sample_period_s
+        every = f", one sample every {seconds(period)}" if period else ""
+        lines.append(f"activity: {SOURCES.get(source, source)}{every}")
+    if report.iteration is None:
+        lines.append("iteration: none found; the whole capture is taken as one (--iteration NAME to choose)")
+    else:
+        it = report.iteration
+        mean = it.total_s / it.count if it.count else 0.0
+        lines.append(f"iteration: {it.name}, {it.count} of them, mean {seconds(mean)}")
+    lines += _low_activity_lines(report)
+    return lines
+
+
+def footer(report: WindowReport, shown: int) -> list[str]:
+    """Notes, and what to do next."""
+    lines: list[str] = []
+    total = report.frame.height
+    ranked = report.frame["rank"].drop_nulls().len()
+    if not ranked:
+        lines.append(f"No window can be ranked: {why_nothing_ranked(report)}.")
+    elif shown < total:
+        lines.append(
+            f"{shown} of {total} rows; all: --format csv. score = seconds per iteration that the window "
+            "leaves idle."
+        )
+    else:
+        lines.append("score = seconds per iteration that the window leaves idle.")
+    if report.targets:
+        lines.append(f"{TARGET} suggested windows to fill: low activity, long, and not inside one another.")
+    lines += [f"note: {note}" for note in report.notes]
+    if ranked:
+        lines.append("next: --out DIR writes the report with charts; `rlprof doctor TRACE` checks the capture.")
+    else:
+        lines.append("next: `rlprof doctor TRACE` tells what the capture lacks and how to record it.")
+    return lines
+
+
+def why_nothing_ranked(report: WindowReport) -> str:
+    """One clause: why no window has a rank."""
+    frame = report.frame
+    if frame.is_empty():
+        return "the capture holds no ranges, so there is no part of the program to rank"
+    if report.activity_source is None:
+        return "the activity of the GPU is unknown"
+    if frame["sm_activity"].drop_nulls().is_empty():
+        return "no activity is known while the ranges run"
+    if not frame["eligible"].any():
+        return "no range lasts long enough (--tau-abs, --tau-rel) inside an iteration"
+    return "every range that lasts long enough keeps the GPU busy (activity of 0.8 and more)"
+
+
+def seconds(value: float | None) -> str:
+    """A duration with three significant digits and a unit that fits."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if abs(value) >= size * 0.9995 or unit == "ns":
+            scaled = value / size
+            digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+            return f"{scaled:,.{digits}f} {unit}"
+    return "0 s"
+
+
+def short_names(names: Sequence[str], limit: int) -> list[str]:
+    """Shorten node paths from the left, as far as they stay different from each other.
+
+    A path is cut at its slashes until it fits `limit` characters, and never so far that it is the tail of
+    another one; one that cannot be cut so far stays longer.
+    """
+    out = []
+    everything = set(names)
+    for name in names:
+        if len(name) <= limit:
+            out.append(name)
+            continue
+        parts = name.split("/")
+        short = name
+        for cut in range(1, len(parts)):
+            tail = "/".join(parts[cut:])
+            others = (o for o in everything if o != name)
+            if any(o == tail or o.endswith("/" + tail) for o in others):
+                break
+            short = f"…/{tail}"
+            if len(short) <= limit:
+                break
+        out.append(short)
+    return out
+
+
+def _shown(report: WindowReport, top: int) -> list[dict[str, Any]]:
+    frame = report.frame
+    # over one device, the rows per device say nothing that the rows over all do not
+    if frame["device"].drop_nulls().n_unique() <= 1 and frame["device"].null_count():
+        frame = frame.filter(frame["device"].is_null())
+    return frame.head(top).to_dicts()
+
+
+def _many_processes(report: WindowReport) -> bool:
+    return bool(report.frame["process"].n_unique() > 1)
+
+
+def _full_name(row: dict[str, Any], many: bool) -> str:
+    device = "" if row["device"] is None else f" [GPU {row['device']}]"
+    process = f" ({row['process']})" if many else ""
+    return f"{row['node']}{process}{device}"
+
+
+def _cells(row: dict[str, Any], name: str, report: WindowReport) -> list[str]:
+    from_some = row["measured_count"] is not None and row["measured_count"] < row["count"]
+    activity = "-" if row["sm_activity"] is None else f"{100 * row['sm_activity']:.1f} %"
+    target = (row["node"], row["process"]) in set(report.targets)
+    tier = row["tier"]
+    if tier is None and (row["node"], row["process"]) in report.excluded:
+        tier = "busy"
+    return [
+        "-" if row["rank"] is None else str(row["rank"]),
+        TARGET if target else "",
+        name,
+        "-" if tier is None else str(tier),
+        f"{'~' if from_some else ''}{row['count']:,}",
+        seconds(row["mean_s"]),
+        seconds(row["total_s"]),
+        activity,
+        seconds(row["score_s"]),
+    ]
+
+
+def _capture_line(trace: Trace) -> str:
+    meta = trace.meta
+    files = meta.files if len(meta.files) <= 3 else (*meta.files[:2], f"and {len(meta.files) - 2} more")
+    devices = trace.table("devices", ["device", "name", "sm_count"])
+    gpus = [
+        f"{name}{f' ({sms} SMs)' if sms else ''}" for _, name, sms in devices.iter_rows()
+    ]
+    described = f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}"
+    if gpus:
+        described += f": {gpus[0]}" + (" and others" if len(set(gpus)) > 1 else "")
+    count = trace.table("processes", ["process"]).height
+    return (
+        f"{', '.join(files)} ({meta.format}), {seconds(meta.duration_ns / 1e9)}, {described}, "
+        f"{count} process{'es' if count != 1 else ''}"
+    )
+
+
+def _low_activity_lines(report: WindowReport) -> list[str]:
+    by_scope: dict[str, list[str]] = {}
+    for row in report.low_activity.to_dicts():
+        if row["fraction"] is not None and math.isfinite(row["fraction"]):
+            by_scope.setdefault(str(row["scope"]), []).append(
+                f"{100 * row['fraction']:.0f} % below {100 * row['threshold']:.0f} % activity"
+            )
+    at = f" (at a sampling period of {seconds(report.sample_period_s)})" if report.sample_period_s else ""
+    return [f"time of {scope}: {', '.join(shares)}{at}" for scope, shares in by_scope.items()]
+
+
+def _terminal_width() -> int:
+    import shutil
+
+    return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_MIN_WIDTH, 24)).columns))
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
