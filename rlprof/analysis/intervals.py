@@ -43,44 +43,74 @@ def clip(start: I64, end: I64, lo: int, hi: int) -> tuple[I64, I64]:
     return s[keep], e[keep]
 
 
-@dataclass(frozen=True)
-class StepIntegral:
-    """Integral of a step function on disjoint, sorted intervals; zero elsewhere.
+def cut_steps(start: I64, end: I64, value: F64, keep_start: I64, keep_end: I64) -> tuple[I64, I64, F64]:
+    """The parts of a step function inside some intervals.
 
     Parameters
     ----------
     start, end : ndarray of int64, shape (n,)
-        The steps.
-    before : ndarray of float64, shape (n + 1,)
-        Integral up to the start of each step, and the total.
+        Disjoint, sorted steps.
     value : ndarray of float64, shape (n,)
         The function on each step.
+    keep_start, keep_end : ndarray of int64, shape (m,)
+        Disjoint, sorted intervals to keep.
+
+    Returns
+    -------
+    start, end, value : ndarrays
+        Disjoint, sorted steps.
+    """
+    first = np.searchsorted(end, keep_start, side="right")
+    last = np.searchsorted(start, keep_end, side="left")
+    count = np.maximum(last - first, 0)
+    which = np.repeat(np.arange(len(keep_start)), count)
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    step = first[which] + within
+    s = np.maximum(start[step], keep_start[which])
+    e = np.minimum(end[step], keep_end[which])
+    full = e > s
+    return s[full], e[full], value[step][full]
+
+
+@dataclass(frozen=True)
+class StepIntegral:
+    """Integrals of step functions that share their steps; zero outside them.
+
+    Parameters
+    ----------
+    start, end : ndarray of int64, shape (n,)
+        Disjoint, sorted steps.
+    values : ndarray of float64, shape (k, n)
+        The functions on each step.
+    before : ndarray of float64, shape (k, n + 1)
+        Integrals up to the start of each step, and the totals.
     """
 
     start: I64
     end: I64
+    values: F64
     before: F64
-    value: F64
 
     @classmethod
-    def of(cls, start: I64, end: I64, value: F64 | None = None) -> StepIntegral:
-        """Prepare the integral of `value`, or of 1 (so that it measures length)."""
-        one = np.ones(len(start)) if value is None else value
-        before = np.concatenate([[0.0], np.cumsum((end - start) * one)])
-        return cls(start, end, before, one)
+    def of(cls, start: I64, end: I64, *values: F64) -> StepIntegral:
+        """Prepare the integrals of `values`; of 1, which measures length, if there are none."""
+        rows = np.vstack(values) if values else np.ones((1, len(start)))
+        before = np.zeros((len(rows), len(start) + 1))
+        np.cumsum((end - start) * rows, axis=1, out=before[:, 1:])
+        return cls(start, end, rows, before)
 
     def up_to(self, t: I64) -> F64:
-        """Integral from minus infinity to each time of `t`."""
+        """Integrals from minus infinity to each time of `t`, shape (k, len(t))."""
         if len(self.start) == 0:
-            return np.zeros(len(t))
+            return np.zeros((len(self.values), len(t)))
         i = np.searchsorted(self.start, t, side="right") - 1
-        inside = np.maximum(i, 0)
-        partial = (np.minimum(t, self.end[inside]) - self.start[inside]) * self.value[inside]
-        out: F64 = np.where(i >= 0, self.before[inside] + partial, 0.0)
+        at = np.maximum(i, 0)
+        inside = np.where(i >= 0, np.minimum(t, self.end[at]) - self.start[at], 0)
+        out: F64 = self.before[:, at] + self.values[:, at] * inside
         return out
 
     def over(self, start: I64, end: I64) -> F64:
-        """Integral over each interval [start, end), shape of `start`."""
+        """Integrals over each interval [start, end), shape (k, len(start))."""
         return self.up_to(end) - self.up_to(start)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +34,19 @@ class Iteration:
     name : str
         Path of its node.
     process : int
-        Number of the process in which it is marked.
+        The process whose marks are the reference: for its own ranges, and for those of processes that do
+        not mark the iteration (a simulator, say).
     start_ns, end_ns : ndarray of int64, shape (count,)
-        Its invocations, sorted; ranks that mark the same iteration count once where they overlap.
+        The reference's invocations, sorted.
+    by_process : mapping of int to (start_ns, end_ns)
+        Invocations of every process that marks the iteration, the reference included.
     """
 
     name: str
     process: int
     start_ns: I64
     end_ns: I64
+    by_process: Mapping[int, tuple[I64, I64]]
 
     @property
     def count(self) -> int:
@@ -53,13 +58,17 @@ class Iteration:
         """Time inside iterations, seconds."""
         return float((self.end_ns - self.start_ns).sum()) / 1e9
 
+    def of(self, process: int) -> tuple[I64, I64]:
+        """Iterations to which the ranges of `process` belong: (start_ns, end_ns)."""
+        return self.by_process.get(process, (self.start_ns, self.end_ns))
+
 
 def find_iteration(tree: Hierarchy, name: str | None = None) -> Iteration | None:
     """Find the iteration node.
 
-    Without a name: the shallowest node called like an iteration (`ITERATION_NAMES`, in that order) that is
-    not nested in itself; else a root node that repeats without overlap and fills at least half of the time
-    that its thread spends in ranges, the one with the largest total.
+    Without a name: the shallowest node called like an iteration (`ITERATION_NAMES`, in that order); else a
+    root node with children that repeats without overlap and
+    fills at least half of the time that its thread spends in ranges, the one with the largest total.
 
     Parameters
     ----------
@@ -83,7 +92,8 @@ def find_iteration(tree: Hierarchy, name: str | None = None) -> Iteration | None
             pl.len().alias("count"), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns")
         ),
         on="node",
-    ).sort("node")
+    )
+    nodes = nodes.filter(pl.col("total_ns") > 0).sort("node")
     if name is not None:
         return _invocations(tree, _named(nodes, name))
     for pattern in ITERATION_NAMES:
@@ -112,14 +122,23 @@ def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _invocations(tree: Hierarchy, node: pl.DataFrame) -> Iteration:
     row = node.row(0, named=True)
-    rows = tree.invocations.filter(pl.col("node") == row["node"]).sort("start_ns")
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    full = end > start
-    return Iteration(str(row["path"]), int(row["process"]), start[full], end[full])
+    twins = tree.nodes.filter(pl.col("path") == row["path"])
+    by_process = {}
+    for twin in twins.iter_rows(named=True):
+        rows = tree.invocations.filter(pl.col("node") == twin["node"]).sort("start_ns")
+        start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        full = end > start
+        if full.any():
+            by_process[int(twin["process"])] = start[full], end[full]
+    process = int(row["process"])
+    start, end = by_process[process]
+    return Iteration(str(row["path"]), process, start, end, by_process)
 
 
 def _by_shape(tree: Hierarchy, nodes: pl.DataFrame) -> Iteration | None:
-    roots = nodes.filter((pl.col("depth") == 0) & (pl.col("count") >= 2) & (pl.col("style") == "push_pop"))
+    # a function of a framework (aten::to) repeats too, but nobody trains by calling it; nor is a leaf a loop body
+    shaped = ~pl.col("path").str.contains("::") & ~pl.col("leaf") & (pl.col("style") == "push_pop")
+    roots = nodes.filter((pl.col("depth") == 0) & (pl.col("count") >= 2) & shaped)
     rooted = tree.nodes.filter(pl.col("depth") == 0)["node"]
     top = tree.invocations.filter(pl.col("node").is_in(rooted.implode()))
     for row in roots.sort("total_ns", descending=True).iter_rows(named=True):

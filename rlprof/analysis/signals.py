@@ -194,5 +194,5 @@ def foreign_frac(trace: Trace, signal: Signal) -> float | None:
     total = float(weight.sum())
     if total <= 0 or work.is_empty():
         return None
-    alone = busy.over(signal.start_ns, signal.end_ns) == 0
+    alone = busy.over(signal.start_ns, signal.end_ns)[0] == 0
     return float(weight[alone].sum()) / total

@@ -1,0 +1,292 @@
+"""Where the bars of a timeline lie: rows by process, thread and depth, overlapping bars on sub-lanes.
+
+A timeline holds at most a given number of bars. What is too short to be seen is merged into blocks that say
+how many ranges they stand for; whatever is not drawn is counted in `Lanes.notes`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import polars as pl
+
+from rlprof.plots.theme import MIXED, clean, short_path
+
+#: Most rows of bars that one timeline has; deeper levels and quieter threads are left out, and counted.
+MOST_ROWS = 72
+#: Pixels of a timeline and of one letter in it, for choosing which bars can hold their name.
+NOMINAL_WIDTH, LETTER_WIDTH = 900, 6.2
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A timeline laid out.
+
+    Parameters
+    ----------
+    bars : polars.DataFrame
+        ``start_s``, ``end_s``, ``row`` (top of the bar, in rows from the top), ``name``, ``label`` (the part of
+        the name that fits, or ""), ``count`` (ranges that the bar stands for), ``class``, ``where``.
+    headers : polars.DataFrame
+        ``row``, ``label``: one for each thread, above its bars.
+    busy : polars.DataFrame
+        ``start_s``, ``end_s``, ``top``, ``bottom`` (in rows), ``busy_frac``, ``where``: share of time with a kernel running.
+    rows : float
+        Height of the whole, in rows.
+    notes : tuple of str
+        What was merged or left out, with counts.
+    """
+
+    bars: pl.DataFrame
+    headers: pl.DataFrame
+    busy: pl.DataFrame
+    rows: float
+    notes: tuple[str, ...] = ()
+
+
+RANGE_COLUMNS = ("start_ns", "end_ns", "process", "thread", "depth", "name", "class")
+
+
+def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) -> pl.DataFrame:
+    """Merge ranges that are too short to be seen, until at most `budget` bars are left.
+
+    Parameters
+    ----------
+    ranges : polars.DataFrame
+        Columns `RANGE_COLUMNS`, and ``track``: bars of one track share a row, and only they are merged.
+    lo_ns, hi_ns : int
+        Span to draw; ranges that do not touch it are left out, others are cut at its edges.
+    budget : int
+        Most bars; at least the number of tracks.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``track``, ``start_ns``, ``end_ns``, ``name``, ``class``, ``count``; sorted by track and start. Ranges
+        shorter than a common width w are united where they start in one cell of a grid of that width.
+        The counts add up to the number of ranges that touch the span.
+    """
+    inside = ranges.filter(
+        (pl.col("start_ns") < hi_ns) & ((pl.col("end_ns") > lo_ns) | (pl.col("start_ns") == lo_ns))
+    ).select(
+        "track",
+        pl.col("start_ns").clip(lower_bound=lo_ns),
+        pl.col("end_ns").clip(upper_bound=hi_ns),
+        "name",
+        "class",
+        pl.lit(1, dtype=pl.Int64).alias("count"),
+    )
+    bars, width = inside, 0
+    least = max(budget, inside["track"].n_unique())
+    while bars.height > least:
+        width = width * 2 if width else max((hi_ns - lo_ns) // 4_000, 1)
+        short = (pl.col("end_ns") - pl.col("start_ns")) < width
+        one = pl.col("name").n_unique() == 1
+        blocks = (
+            inside.filter(short)
+            .group_by("track", ((pl.col("start_ns") - lo_ns) // width).alias("cell"))
+            .agg(
+                pl.col("start_ns").min(),
+                pl.col("end_ns").max(),
+                pl.when(one)
+                .then(pl.col("name").first())
+                .otherwise(pl.format("{} names", pl.col("name").n_unique()))
+                .alias("name"),
+                pl.when(one).then(pl.col("class").first()).otherwise(pl.lit(MIXED)).alias("class"),
+                pl.col("count").sum(),
+            )
+            .drop("cell")
+        )
+        bars = pl.concat([inside.filter(~short), blocks])
+    return bars.sort("track", "start_ns", "end_ns")
+
+
+def sub_lanes(start_ns: list[int], end_ns: list[int]) -> list[int]:
+    """Give each bar the first lane that is free when it starts.
+
+    Parameters
+    ----------
+    start_ns, end_ns : list of int
+        Bars sorted by start.
+
+    Returns
+    -------
+    list of int
+        Lanes from 0; as few as there are bars open at once.
+    """
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    lanes = []
+    count = 0
+    for start, end in zip(start_ns, end_ns, strict=True):
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, count = count, count + 1
+        heapq.heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes
+
+
+def lay_out(
+    ranges: pl.DataFrame,
+    process_labels: dict[int, str],
+    busy: list[tuple[str, pl.DataFrame]],
+    *,
+    lo_ns: int,
+    hi_ns: int,
+    budget: int,
+    most_rows: int = MOST_ROWS,
+) -> Lanes:
+    """Lay out ranges by process, thread and depth, and the devices' kernels below them.
+
+    Parameters
+    ----------
+    ranges : polars.DataFrame
+        Columns `RANGE_COLUMNS`; ``name`` is a label of any length.
+    process_labels : dict of int to str
+        Name to show for each process.
+    busy : list of (label, frame)
+        For each device, a frame of `rlprof.plots.prepare.envelope` over its kernel activity.
+    lo_ns, hi_ns : int
+        Span to draw.
+    budget : int
+        Most rows of all tables together.
+    most_rows : int
+        Most rows of bars.
+
+    Returns
+    -------
+    Lanes
+        Ready to draw.
+    """
+    notes: list[str] = []
+    groups, ranges = _choose_threads(ranges, most_rows, notes)
+    tracks = ranges.select("process", "thread", "depth").unique().sort("process", "thread", "depth").with_row_index("track")
+    ranges = ranges.join(tracks, on=["process", "thread", "depth"], nulls_equal=True)
+    spent = sum(frame.height for _, frame in busy) + groups.height + len(busy)
+    bars = merge_short(ranges, lo_ns=lo_ns, hi_ns=hi_ns, budget=budget - spent)
+    merged = bars.filter(pl.col("count") > 1)
+    if merged.height:
+        notes.append(
+            f"{merged['count'].sum():,} short ranges are merged into {merged.height:,} pale blocks; "
+            "a block's tooltip says how many"
+        )
+    bars = bars.join(tracks, on="track", maintain_order="left")
+
+    multi = dict(groups.group_by("process").len().iter_rows())
+    numbers: dict[int, int] = {}
+    header_rows: list[tuple[float, str]] = []
+    pieces: list[pl.DataFrame] = []
+    row = 0.0
+    for process, thread in groups.select("process", "thread").iter_rows():
+        numbers[process] = numbers.get(process, 0) + 1
+        label = short_path(process_labels.get(process, f"process {process}"), 60)
+        if multi[process] > 1:
+            label = f"{label}, thread {numbers[process]}"
+        here = bars.filter((pl.col("process") == process) & pl.col("thread").eq_missing(thread))
+        header_rows.append((row, label))
+        row += 1
+        for (_,), level in here.group_by(["depth"], maintain_order=True):
+            lane = sub_lanes(level["start_ns"].to_list(), level["end_ns"].to_list())
+            pieces.append(
+                level.with_columns(
+                    pl.Series("row", [row + n for n in lane], dtype=pl.Float64), pl.lit(label).alias("where")
+                )
+            )
+            row += max(lane) + 1
+        row += 0.4
+    busy_rows = []
+    for label, frame in busy:
+        header_rows.append((row, f"{label}: share of time with a kernel running"))
+        busy_rows.append(_busy_row(frame, bottom=row + 3, label=label))
+        row += 3.4
+    return Lanes(
+        bars=_labelled(pieces, hi_ns - lo_ns),
+        headers=pl.DataFrame(header_rows, schema={"row": pl.Float64, "label": pl.String}, orient="row"),
+        busy=pl.concat(busy_rows) if busy_rows else _busy_row(pl.DataFrame(), bottom=0, label=""),
+        rows=row,
+        notes=tuple(notes),
+    )
+
+
+def _choose_threads(
+    ranges: pl.DataFrame, most_rows: int, notes: list[str]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Threads and levels that fit into the rows; says what does not."""
+    time = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    groups = (
+        ranges.group_by("process", "thread")
+        .agg(time.alias("time_ns"), pl.col("depth").n_unique().alias("levels"))
+        .sort("time_ns", descending=True)
+    )
+    # a thread needs a header and at least two levels to be worth its place
+    most_threads = max(most_rows // 3, 1)
+    if groups.height > most_threads:
+        left = groups.slice(most_threads)
+        share = left["time_ns"].sum() / max(groups["time_ns"].sum(), 1)
+        notes.append(
+            f"the {left.height:,} threads with the least time in ranges ({share:.1%} of it) are not drawn"
+        )
+        groups = groups.head(most_threads)
+    groups = groups.sort("process", "thread", nulls_last=True)
+    ranges = ranges.join(groups.select("process", "thread"), on=["process", "thread"], how="semi", nulls_equal=True)
+    levels = groups["levels"].to_list()
+    limit = max(levels, default=0)
+    while limit > 1 and sum(min(n, limit) + 1 for n in levels) > most_rows:
+        limit -= 1
+    if limit < max(levels, default=0):
+        ranked = pl.col("depth").rank("dense").over("process", "thread")
+        deep = ranges.filter(ranked > limit)
+        notes.append(f"{deep.height:,} ranges deeper than {limit} levels are not drawn")
+        ranges = ranges.filter(ranked <= limit)
+    return groups, ranges
+
+
+def _labelled(pieces: list[pl.DataFrame], span_ns: int) -> pl.DataFrame:
+    schema = {
+        "start_s": pl.Float64, "end_s": pl.Float64, "row": pl.Float64, "name": pl.String, "label": pl.String,
+        "count": pl.Int64, "class": pl.String, "where": pl.String,
+    }  # fmt: skip
+    if not pieces:
+        return pl.DataFrame(schema=schema)
+    bars = pl.concat(pieces)
+    letters = ((bars["end_ns"] - bars["start_ns"]) / max(span_ns, 1) * NOMINAL_WIDTH / LETTER_WIDTH - 1).floor()
+    labels = []
+    names = []
+    for name, count, room in zip(bars["name"], bars["count"], letters, strict=True):
+        text = clean(name)
+        shown = text if count == 1 else f"{count:,} × {short_path(text, 60)}"
+        names.append(short_path(text, 200))
+        labels.append(shown if len(shown) <= room else shown[: int(room) - 1] + "…" if room >= 4 else "")
+    return bars.select(
+        (pl.col("start_ns") / 1e9).alias("start_s"),
+        (pl.col("end_ns") / 1e9).alias("end_s"),
+        "row",
+        pl.Series("name", names, dtype=pl.String),
+        pl.Series("label", labels, dtype=pl.String),
+        "count",
+        "class",
+        "where",
+    )
+
+
+def _busy_row(frame: pl.DataFrame, *, bottom: float, label: str) -> pl.DataFrame:
+    if frame.is_empty():
+        return pl.DataFrame(
+            schema={
+                "start_s": pl.Float64, "end_s": pl.Float64, "top": pl.Float64, "bottom": pl.Float64,
+                "busy_frac": pl.Float64, "where": pl.String,
+            }
+        )  # fmt: skip
+    return frame.filter(pl.col("mean_frac") > 0).select(
+        "start_s",
+        "end_s",
+        (bottom - 1.9 * pl.col("mean_frac")).alias("top"),
+        pl.lit(float(bottom)).alias("bottom"),
+        pl.col("mean_frac").alias("busy_frac"),
+        pl.lit(label).alias("where"),
+    )
