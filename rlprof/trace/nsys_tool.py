@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from rlprof.errors import DamagedTraceError, NewerReportError, NsysError, OutputError, RlprofError
+from rlprof.progress import Progress, silent
 
 #: Where nsys is found beside PATH, below the root folder. Nsight Compute brings one of its own.
 PLACES = (
@@ -78,7 +79,7 @@ class Nsys:
         *,
         kind: str,
         tables: Sequence[str] = (),
-        progress: Callable[[float], None] = lambda fraction: None,
+        progress: Progress = silent,
         stall_s: float = STALL_S,
     ) -> None:
         """Run ``nsys export``; whether the result is whole is for the caller to check.
@@ -93,7 +94,7 @@ class Nsys:
             ``sqlite`` or ``parquetdir``.
         tables : sequence of str
             Tables to export, where this nsys can choose; all if none are given.
-        progress : function of a fraction
+        progress : Progress
             Told how much has been exported.
         stall_s : float
             Seconds without any sign of life after which nsys is ended.
@@ -159,13 +160,23 @@ def find_nsys(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -
 
 def version_key(version: str) -> tuple[int, ...]:
     """``2023.4.4.54`` as numbers, to compare."""
-    return tuple(int(n) for n in re.findall(r"\d+", version.split("-")[0]))
+    return tuple(int(n) for n in re.findall(r"\d+", version.split("-", maxsplit=1)[0]))
 
 
-def report_version(head: bytes) -> str | None:
-    """Version of the Nsight Systems that wrote a report, from its first bytes; None if not readable."""
-    found = re.match(re.escape(REPORT_MAGIC) + rb"\s+(\d+(?:@\d+)+)", head)
-    return found[1].decode().replace("@", ".") if found else None
+def report_version(report: Path) -> str | None:
+    """Version of the Nsight Systems that wrote a report; None if it cannot be told.
+
+    It stands in a length-prefixed field near the report's end and, up to about 2023, in its first line.
+    """
+    with contextlib.suppress(OSError), report.open("rb") as file:
+        head = file.read(256)
+        file.seek(max(0, report.stat().st_size - (1 << 14)))
+        for found in re.finditer(rb"2(.)(20\d\d\.\d+\.\d+[\w.-]*)", file.read(), re.S):
+            if found[1][0] == len(found[2]):
+                return found[2].decode().split("-", maxsplit=1)[0]
+        if line := re.match(re.escape(REPORT_MAGIC) + rb"\s+(20\d\d(?:@\d+)+)", head):
+            return line[1].decode().replace("@", ".")
+    return None
 
 
 def _version(path: Path) -> str | None:
@@ -186,7 +197,7 @@ def run_watched(
     command: Sequence[str],
     *,
     watch: Path | None = None,
-    progress: Callable[[float], None] = lambda fraction: None,
+    progress: Progress = silent,
     stall_s: float,
     limit_s: float | None = None,
 ) -> tuple[int, str]:
@@ -200,7 +211,7 @@ def run_watched(
         Program and arguments.
     watch : pathlib.Path, optional
         File or folder that the command writes.
-    progress : function of a fraction
+    progress : Progress
         Told the percentage that the command prints.
     stall_s : float
         Seconds without a sign of life.
@@ -242,7 +253,7 @@ def run_watched(
                 alive = time.monotonic()
                 text = (text + chunk)[-(1 << 17) :]
                 if percent := re.findall(rb"(\d+)%", chunk):
-                    progress(min(1.0, int(percent[-1]) / 100))
+                    progress("nsys export", min(1.0, int(percent[-1]) / 100))
             elif process.poll() is not None:
                 break
             elif (now := (_size(watch), _processor_time(process.pid))) != signs:
@@ -311,11 +322,10 @@ def explain(version: str, report: Path, code: int, text: str) -> RlprofError:
     RlprofError
         To raise.
     """
-    with report.open("rb") as file:
-        written_by = report_version(file.read(256))
+    written_by = report_version(report)
     name, says = report.name, _reason(text)
     if _DISK_FULL.search(text):
-        return OutputError("the disk became full during nsys export", where=name, hint=MORE_SPACE)
+        return disk_full(name)
     newer = _NEWER.search(text)
     if newer:
         return newer_report(name, version, newer[1])
@@ -342,6 +352,11 @@ def explain(version: str, report: Path, code: int, text: str) -> RlprofError:
 
 
 MORE_SPACE = "free space, or set RLPROF_CACHE to a folder on another disk"
+
+
+def disk_full(name: str) -> OutputError:
+    """The error for a disk that became full."""
+    return OutputError("the disk became full during nsys export", where=name, hint=MORE_SPACE)
 
 
 def newer_report(name: str, installed: str, written_by: str | None) -> NewerReportError:
