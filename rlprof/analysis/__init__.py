@@ -1,0 +1,1 @@
+"""Activity of the GPUs, ranked windows, attribution of GPU work."""

@@ -84,7 +84,9 @@ def process_devices(trace: Trace, present: tuple[int, ...]) -> dict[int, frozens
     return out
 
 
-def node_sums(trace: Trace, tree: Hierarchy, iteration: Iteration | None, found: tuple[Signal, ...]) -> NodeSums:
+def node_sums(
+    trace: Trace, tree: Hierarchy, iteration: Iteration | None, found: tuple[Signal, ...]
+) -> NodeSums:
     """Integrate every signal over the invocations of every node.
 
     Parameters
@@ -152,12 +154,14 @@ def _integrate(
     for at in range(0, len(node), CHUNK):
         part = slice(at, at + CHUNK)
         values = integral.over(start[part], end[part])
-        for row, v in zip(out, values, strict=True):
-            row += np.bincount(node[part], weights=v, minlength=nodes)
+        for i, v in enumerate(values):
+            out[i] += np.bincount(node[part], weights=v, minlength=nodes)
     return out
 
 
-def blind_nodes(trace: Trace, tree: Hierarchy) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str | None]:
+def blind_nodes(
+    trace: Trace, tree: Hierarchy
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str | None]:
     """Which nodes hold a CUDA-graph launch whose device work was not recorded, and why."""
     times, reason = blind_times(trace)
     hit = np.zeros(len(tree.nodes), dtype=bool)

@@ -114,7 +114,9 @@ def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
     if exact.is_empty():
         known = ", ".join(nodes.sort("total_ns", descending=True)["path"].head(8))
         raise UsageError(
-            f"no node is called {name!r}; the longest ones are: {known}" if known else "the capture has no ranges",
+            f"no node is called {name!r}; the longest ones are: {known}"
+            if known
+            else "the capture has no ranges",
             hint="give a path from `rlprof analyze --format csv`",
         )
     return exact.sort(["depth", "total_ns"], descending=[False, True]).head(1)
@@ -136,7 +138,7 @@ def _invocations(tree: Hierarchy, node: pl.DataFrame) -> Iteration:
 
 
 def _by_shape(tree: Hierarchy, nodes: pl.DataFrame) -> Iteration | None:
-    # a function of a framework (aten::to) repeats too, but nobody trains by calling it; nor is a leaf a loop body
+    # a function of a framework (aten::to) repeats too, but is not what is trained by; nor is a leaf
     shaped = ~pl.col("path").str.contains("::") & ~pl.col("leaf") & (pl.col("style") == "push_pop")
     roots = nodes.filter((pl.col("depth") == 0) & (pl.col("count") >= 2) & shaped)
     rooted = tree.nodes.filter(pl.col("depth") == 0)["node"]
@@ -150,9 +152,7 @@ def _by_shape(tree: Hierarchy, nodes: pl.DataFrame) -> Iteration | None:
         start, end = union(peers["start_ns"].to_numpy(), peers["end_ns"].to_numpy())
         span = int(end[-1] - start[0]) if len(start) else 0
         ordered = own.sort("start_ns")
-        apart = bool(
-            np.all(ordered["start_ns"].to_numpy()[1:] >= ordered["end_ns"].to_numpy()[:-1])
-        )
+        apart = bool(np.all(ordered["start_ns"].to_numpy()[1:] >= ordered["end_ns"].to_numpy()[:-1]))
         if span and apart and row["total_ns"] >= MIN_FILL_FRAC * span:
             return _invocations(tree, nodes.filter(pl.col("node") == row["node"]))
     return None

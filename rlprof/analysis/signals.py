@@ -41,7 +41,7 @@ class Signal:
         ``sm_counters``, ``kernel_union`` or ``host_cores``.
     start_ns, end_ns : ndarray of int64, shape (n,)
         Disjoint, sorted intervals. For counters, time outside them is not covered by a sample; for the
-        union of kernels they cover the whole capture.
+        union of kernels they reach from the capture's first event to its last.
     active_frac : ndarray of float64, shape (n,)
         Activity on each interval, 0..1.
     period_ns : int or None
@@ -86,8 +86,9 @@ def _sampled(trace: Trace, source: Literal["sm_counters", "host_cores"]) -> tupl
     rows = trace.table("activity", ["source", "device", "start_ns", "end_ns", "active_frac"])
     rows = rows.filter((pl.col("source") == source) & (pl.col("end_ns") > pl.col("start_ns")))
     out = []
-    for (device,), part in sorted(rows.group_by("device"), key=lambda kv: int(kv[0][0])):  # type: ignore[call-overload]
-        ordered = part.sort("start_ns")
+    parts = rows.partition_by("device", as_dict=True)
+    for (device,) in sorted(parts):
+        ordered = parts[device,].sort("start_ns")
         start = ordered["start_ns"].to_numpy()
         step = np.diff(start)
         period = int(np.median(step)) if len(step) else None
@@ -98,20 +99,29 @@ def _sampled(trace: Trace, source: Literal["sm_counters", "host_cores"]) -> tupl
 
 def _kernel_union(trace: Trace) -> tuple[Signal, ...] | Unavailable:
     if not trace.has("kernels"):
-        return Unavailable(trace.missing.get("kernels", "the capture holds no GPU work and no activity samples"))
+        return Unavailable(
+            trace.missing.get("kernels", "the capture holds no GPU work and no activity samples")
+        )
     rows = trace.table("kernels", ["start_ns", "end_ns", "device", "blocks", "kind"])
     if rows.is_empty():
         return Unavailable("the capture holds no kernel, so whether its GPUs were idle cannot be told")
     known = trace.table("devices", ["device", "sm_count"])
     sms = dict(known.drop_nulls().iter_rows())
-    out = []
-    for (device,), part in sorted(rows.group_by("device"), key=lambda kv: int(kv[0][0] or 0)):  # type: ignore[call-overload]
-        out.append(_busy(trace, int(device or 0), part, sms.get(device)))
-    return tuple(out)
+    span = _event_span(trace, rows)
+    parts = rows.with_columns(pl.col("device").fill_null(0)).partition_by("device", as_dict=True)
+    return tuple(_busy(d, parts[d,], sms.get(d), span) for (d,) in sorted(parts))
 
 
-def _busy(trace: Trace, device: int, kernels: pl.DataFrame, sm_count: int | None) -> Signal:
-    """Share of SMs that the kernels in flight can reach at most, over the whole capture."""
+def _event_span(trace: Trace, kernels: pl.DataFrame) -> tuple[int, int]:
+    """From the first to the last kernel or range: a trimmed file holds nothing outside, idle or not."""
+    ranges = trace.table("ranges", ["start_ns", "end_ns"])
+    both = pl.concat([kernels.select("start_ns", "end_ns"), ranges])
+    lo, hi = both.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    return int(lo), int(hi)
+
+
+def _busy(device: int, kernels: pl.DataFrame, sm_count: int | None, span: tuple[int, int]) -> Signal:
+    """Share of SMs that the kernels in flight can reach at most, over `span`."""
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     bounded = bool(sm_count) and kernels["blocks"].null_count() < len(kernels)
     full = sm_count if bounded and sm_count else 1
@@ -120,14 +130,8 @@ def _busy(trace: Trace, device: int, kernels: pl.DataFrame, sm_count: int | None
     weight = reach.to_numpy().astype(np.int64) if reach is not None else np.ones(len(start), dtype=np.int64)
     s, e, total = load(start, end, weight)
     active = np.minimum(total, full) / full
-    lo, hi = min(trace.meta.start_ns, *_first(s)), max(trace.meta.end_ns, *_first(e[::-1]))
-    s, e, active = _with_idle(s, e, active, lo, hi)
+    s, e, active = _with_idle(s, e, active, *span)
     return Signal(device, "kernel_union", s, e, active, None, bounded)
-
-
-def _first(values: I64) -> tuple[int, ...]:
-    # twice, so that min and max have two arguments when there is no kernel at all
-    return (int(values[0]),) if len(values) else (0,)
 
 
 def _with_idle(start: I64, end: I64, value: F64, lo: int, hi: int) -> tuple[I64, I64, F64]:

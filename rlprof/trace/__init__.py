@@ -1,0 +1,1 @@
+"""Captures as tidy tables: one reader per format, one clock per trace."""

@@ -55,7 +55,10 @@ def _cut_loader(trace: Trace, name: TableName, lo_ns: int, hi_ns: int) -> Loader
         # an empty range or an instant at the edge belongs to the side on which it starts
         inside = rows.filter(
             (pl.col("start_ns") < hi_ns)
-            & ((pl.col("end_ns") > lo_ns) | ((pl.col("start_ns") == pl.col("end_ns")) & (pl.col("start_ns") >= lo_ns)))
+            & (
+                (pl.col("end_ns") > lo_ns)
+                | ((pl.col("start_ns") == pl.col("end_ns")) & (pl.col("start_ns") >= lo_ns))
+            )
         )
         if name == "api":
             return Loaded(inside.select(want))
@@ -65,7 +68,9 @@ def _cut_loader(trace: Trace, name: TableName, lo_ns: int, hi_ns: int) -> Loader
             clipped = inside.filter(over).height
             inside = inside.with_columns(pl.col("cut") | over)
             if clipped:
-                notes = (f"{clipped} ranges reach over an edge of the window: clipped, and left out of means",)
+                notes = (
+                    f"{clipped} ranges reach over an edge of the window: clipped, and left out of means",
+                )
         clip = [pl.col("start_ns").clip(lower_bound=lo_ns), pl.col("end_ns").clip(upper_bound=hi_ns)]
         return Loaded(inside.with_columns(clip).select(want), notes)
 

@@ -20,7 +20,7 @@ from rlprof.trace.trace import Trace
 I64 = npt.NDArray[np.int64]
 #: Domains whose name says nothing to a reader: the default one and rlprof's own.
 PLAIN_DOMAINS = ("", "rlprof")
-#: What the operators of a framework (Kineto's cpu_op) are called when they are the only ranges there are.
+#: Between the names of a path.
 SEPARATOR = "/"
 
 
@@ -86,28 +86,17 @@ def nest(group: I64, start_ns: I64, end_ns: I64) -> Nesting:
 def _depth_by_counting(group: I64, start_ns: I64, end_ns: I64) -> I64:
     """How many earlier ranges of the group are still open at each range's start."""
     n = len(start_ns)
-    order = np.lexsort((end_ns, group))
-    ends, end_group = end_ns[order], group[order]
-    # both lists are sorted by (group, time): merge them, an end before a start at the same time
-    _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
-    closed = np.empty(n, dtype=np.int64)
-    if len(first) == 1:
-        closed[:] = np.searchsorted(ends, start_ns, side="right")
-        # a range of no duration ends at its own start: it must not close itself before it opened
-        zero = np.flatnonzero(end_ns == start_ns)
-        position = np.arange(n)
-    else:
-        bounds = np.append(first, n)
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True):
-            closed[a:b] = np.searchsorted(ends[a:b], start_ns[a:b], side="right")
-        zero = np.flatnonzero(end_ns == start_ns)
-        position = np.arange(n) - first[inverse]
-    if len(zero):
-        # among ranges that start at one time the empty ones sort last: those at or after me are not closed
-        later = _empty_at_or_after(group, start_ns, end_ns)
-        closed = closed - later
-    del end_group
-    return np.maximum(position - closed, 0)
+    ends = end_ns[np.lexsort((end_ns, group))]
+    depth = np.empty(n, dtype=np.int64)
+    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+    for a, b in zip(first, np.append(first[1:], n), strict=True):
+        # an end closes its range before a start at the same time opens one
+        closed = np.searchsorted(ends[a:b], start_ns[a:b], side="right")
+        depth[a:b] = np.arange(b - a) - closed
+    if (end_ns == start_ns).any():
+        # a range of no duration must not be closed before it opened: these sort last at their start
+        depth += _empty_at_or_after(group, start_ns, end_ns)
+    return np.maximum(depth, np.int64(0))
 
 
 def _empty_at_or_after(group: I64, start_ns: I64, end_ns: I64) -> I64:
@@ -120,7 +109,8 @@ def _empty_at_or_after(group: I64, start_ns: I64, end_ns: I64) -> I64:
     total = np.bincount(block, weights=empty).astype(np.int64)
     before = np.cumsum(empty) - empty
     first = np.flatnonzero(new)
-    return total[block] - (before - before[first][block])
+    later: I64 = total[block] - (before - before[first][block])
+    return later
 
 
 def _parents(depth: I64, group: I64) -> I64:
@@ -210,7 +200,9 @@ def hierarchy(trace: Trace, *, exact_names: bool = False) -> Hierarchy:
             " (popped out of order?): their place in the hierarchy is a guess"
         )
     if crossing[split:].any():
-        notes.append(f"{int(crossing[split:].sum())} start/end ranges overlap others of their thread without nesting")
+        notes.append(
+            f"{int(crossing[split:].sum())} start/end ranges overlap others of their thread without nesting"
+        )
     process = ranges["process"].to_numpy()[order].astype(np.int64)
     frame = pl.DataFrame(
         {
@@ -254,9 +246,7 @@ def _crossing_loose(group: I64, start_ns: I64, end_ns: I64) -> npt.NDArray[np.bo
     return found.crossing
 
 
-def _intern(
-    frame: pl.DataFrame, process: I64, depth: I64, parent: I64
-) -> tuple[I64, pl.DataFrame]:
+def _intern(frame: pl.DataFrame, process: I64, depth: I64, parent: I64) -> tuple[I64, pl.DataFrame]:
     """Number the distinct paths, level by level: a node is (parent's node, process, domain, name)."""
     n = len(depth)
     node = np.full(n, -1, dtype=np.int64)

@@ -133,7 +133,7 @@ def _series(name: str, declared: str, values: tuple[object, ...]) -> pl.Series:
     if "REAL" in declared or "FLOA" in declared or "DOUB" in declared:
         return pl.Series(name, values, dtype=pl.Float64, strict=False)
     try:
-        return pl.Series(name, np.fromiter(values, dtype=np.int64, count=len(values)))  # type: ignore[arg-type]
+        return pl.Series(name, np.fromiter(values, dtype=np.int64, count=len(values)))
     except (TypeError, ValueError, OverflowError):  # NULLs, or text and reals among the integers
         return pl.Series(name, values, dtype=pl.Int64, strict=False)
 

@@ -42,7 +42,9 @@ def hold_intervals(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]
     out = timed.with_columns((pl.col("start_ns") + hold.fill_null(0)).alias("end_ns"))
     notes = []
     if len(clean) < len(samples):
-        notes.append(f"{len(samples) - len(clean)} of {len(samples)} activity samples repeat a time or are empty")
+        notes.append(
+            f"{len(samples) - len(clean)} of {len(samples)} activity samples repeat a time or are empty"
+        )
     gaps = timed.filter(pl.col("step_ns") > longest)
     if len(gaps):
         lost_s = float((gaps["step_ns"] - gaps["median_ns"]).sum()) / 1e9

@@ -11,9 +11,7 @@ from typing import Literal, get_args
 
 import polars as pl
 
-TableName = Literal[
-    "ranges", "kernels", "copies", "api", "activity", "devices", "processes", "loop_counts"
-]
+TableName = Literal["ranges", "kernels", "copies", "api", "activity", "devices", "processes", "loop_counts"]
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
 
 STYLE = pl.Enum(["push_pop", "start_end", "operator"])
