@@ -131,7 +131,7 @@ def _devices_of_processes(trace: Trace, work: pl.DataFrame) -> dict[int, list[in
 def _in_flight(work: pl.DataFrame, start: I64, end: I64) -> tuple[I64, I64]:
     """Busy nanoseconds and number of operations during each interval [start, end)."""
     begin, finish = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    busy = StepIntegral.of(*union(begin, finish)).over(start, end)
+    busy = StepIntegral.of(*union(begin, finish)).over(start, end)[0]
     # begun before the interval's end, less those over before its start
     begun = np.searchsorted(np.sort(begin), end, side="left")
     over = np.searchsorted(np.sort(finish), start, side="right")

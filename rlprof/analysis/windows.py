@@ -204,8 +204,8 @@ def _quality_notes(
         poor = frame.filter((pl.col("coverage") < MIN_COVERAGE_FRAC) & pl.col("sm_activity").is_null())
         if len(poor):
             notes.append(
-                f"{poor['node'].n_unique()} nodes have no activity: less than {MIN_COVERAGE_FRAC:.0%} of their time"
-                f" is covered by samples ({_some(poor)})"
+                f"{poor['node'].n_unique()} nodes lack an activity: under {MIN_COVERAGE_FRAC:.0%} of their"
+                f" time is covered by samples ({_some(poor)})"
             )
     if period_ns and not frame.is_empty():
         short = frame.filter(
@@ -220,8 +220,8 @@ def _quality_notes(
         share = foreign_frac(trace, s)
         if share is not None and share >= 0.005:
             notes.append(
-                f"{share:.1%} of the SM activity of GPU {s.device} fell into samples without any traced GPU work:"
-                " somebody else used it (graphics, or a process that was not traced)"
+                f"{share:.1%} of the SM activity of GPU {s.device} fell into samples without any traced GPU"
+                " work: somebody else used it (graphics, or a process that was not traced)"
             )
     return notes
 

@@ -13,7 +13,7 @@ UNNAMED = "(unnamed)"
 _KEY_VALUE = re.compile(r"[,;]?\s*\b[A-Za-z_][\w.]*\s*[=:]\s*(?:0x[0-9a-fA-F]+|\d+)(?![\w.])")
 # `step 17`, `ProfilerStep#551`, `epoch (3)`, `step [2/10]`: a number that stands apart at the end
 _APART = re.compile(r"(?<=\w)\s*[ #(\[<:]\s*#?\d+(?:\s*(?:/|of)\s*\d+)?\s*[)\]>]?$")
-# `step_11`, `iter-3`, `step/17`: glued with _ - . /, which also number layers and stages: only after loop words
+# `step_11`, `iter-3`: glued with _ - . /, which also number layers and stages: only after loop words
 _LOOP_WORD = re.compile(
     r"^(.*?(?:steps?|iter|iters|iterations?|epochs?|batch|batches|minibatch|microbatch|micro_batch|mini_batch"
     r"|chunks?|episodes?|rollouts?|rounds?|requests?|req|samples?|trajectory|tokens?|frames?|updates?|turns?))"
@@ -31,8 +31,8 @@ def normalise(label: str) -> str:
     ``_ - . /`` to a word that names a loop (``step_11``). Numbers that belong to a name stay: ``layer1``,
     ``layer_3``, ``conv2d``, ``Identity_12``.
 
-    >>> normalise("aten::mul, seq = 45328, op_id = 990726"), normalise("step 17"), normalise("ProfilerStep#551")
-    ('aten::mul', 'step', 'ProfilerStep')
+    >>> normalise("aten::mul, seq = 45328, op_id = 990726"), normalise("step 17")
+    ('aten::mul', 'step')
     >>> normalise("step_11"), normalise("layer_3"), normalise("17")
     ('step', 'layer_3', '17')
     """
@@ -57,7 +57,7 @@ def normalised(labels: pl.Series) -> pl.Series:
 
 
 def scrub_home(labels: pl.Series) -> pl.Series:
-    """A Categorical column with the user's name taken out of absolute paths (``/home/NAME`` becomes ``~``)."""
+    """A Categorical column with user names taken out of paths (``/home/NAME`` becomes ``~``)."""
     distinct = labels.unique().drop_nulls()
     text = distinct.cast(pl.String)
     touched = text.str.contains("/home/|/Users/|/root/|\\\\Users\\\\")

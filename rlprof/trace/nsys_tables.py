@@ -239,7 +239,7 @@ def _processes(export: NsysExport) -> Loaded:
             pid,
             None,
             str(pid) if pids.count(pid) == 1 else f"{k >> 24}:{pid}",
-            export.file_name,
+            file,
             devices.get(i),
         )
         for i, (k, pid) in enumerate(zip(keys, pids, strict=True))
