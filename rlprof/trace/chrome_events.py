@@ -57,16 +57,22 @@ def us_to_ns(value: object) -> int | None:
 
 
 def as_int(value: object) -> int | None:
-    """An integer given as int, whole float or decimal string; None for anything else."""
+    """An integer of 64 bits given as int, whole float or decimal string; None for anything else."""
+    out: int | None = None
     if type(value) is int:
-        return value
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if type(value) is str:
+        out = value
+    elif type(value) is float and value.is_integer():
+        out = int(value)
+    elif type(value) is str:
         text = value.strip()
-        if text.removeprefix("-").isdecimal():
-            return int(text)
-    return None
+        if len(text) < 21 and text.removeprefix("-").isdecimal():
+            out = int(text)
+    return out if out is not None and -_MAX_NS <= out <= _MAX_NS else None
+
+
+def worker_label(pid: object) -> str:
+    """Name to show for a process: a host or address after ``@`` is personal and left out."""
+    return str(pid).partition("@")[0].strip() or "process"
 
 
 class Names:
@@ -165,62 +171,71 @@ STYLES = ("push_pop", "start_end", "operator")
 PUSH_POP, START_END, OPERATOR = range(3)
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """One end of a range; `key` tells apart the open ranges of ``b``/``e`` events."""
+
+    ts_ns: int
+    phase: str
+    process: int
+    thread: int
+    name: int | None
+    key: object
+
+
 @dataclass
 class Pairs:
     """Join begin and end events into ranges.
 
-    ``B``/``E`` pair per (process, thread): an end closes the innermost open range of its name, or the innermost
-    of all if it has no name. ``b``/``e`` pair per (process, category, id, name) and may overlap. The events
-    are sorted by time first, keeping the file's order among equals, since buffered writers reorder them.
+    ``B``/``E`` pair per (process, thread): an end closes the innermost open range of its name, or the
+    innermost of all if it has no name. ``b``/``e`` pair per (process, category, id, name) and may overlap.
+    The events are sorted by time first, keeping the file's order among equals, since buffered writers
+    reorder them.
     """
 
-    _events: list[tuple[int, int, str, int, int, object]] = field(default_factory=list)
+    _halves: list[_Half] = field(default_factory=list)
     unmatched: Counter[str] = field(default_factory=Counter)
 
-    def add(self, ts_ns: int, phase: str, process: int, thread: int, name: int | None, key: object = None) -> None:
-        """Take one event; `key` tells apart the open ranges of ``b``/``e`` events."""
-        self._events.append((ts_ns, len(self._events), phase, process, thread, (name, key)))
+    def add(
+        self, ts_ns: int, phase: str, *, process: int, thread: int, name: int | None, key: object = None
+    ) -> None:
+        """Take one event."""
+        self._halves.append(_Half(ts_ns, phase, process, thread, name, key))
 
     def __bool__(self) -> bool:
-        return bool(self._events)
+        return bool(self._halves)
 
-    def starts(self) -> Iterable[int]:
+    def times(self) -> Iterable[int]:
         """Times of all events taken, ns."""
-        return (e[0] for e in self._events)
+        return (half.ts_ns for half in self._halves)
 
     def join(self, rows: Rows, end_ns: int) -> None:
-        """Add the ranges to `rows` (`RANGE_ROW`); those never ended are cut at `end_ns`, lone ends are counted."""
-        open_on: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        open_async: dict[object, list[tuple[int, int, int]]] = {}
-        for ts_ns, _, phase, process, thread, (name, key) in sorted(self._events, key=lambda e: e[:2]):  # type: ignore[misc]
-            if phase == "B":
-                open_on.setdefault((process, thread), []).append((name, ts_ns))
-            elif phase == "E":
-                stack = open_on.get((process, thread), [])
-                at = next((i for i in range(len(stack) - 1, -1, -1) if name is None or stack[i][0] == name), None)
-                if at is None:
-                    self.unmatched["end"] += 1
-                    continue
-                began, start_ns = stack.pop(at)
-                rows.add(start_ns, ts_ns, began, PUSH_POP, process, thread, False)
-            elif phase == "b":
-                open_async.setdefault((process, name, key), []).append((ts_ns, thread, name))
+        """Add the ranges to `rows`; those never ended are cut at `end_ns`, lone ends are counted.
+
+        Parameters
+        ----------
+        rows : Rows
+            With the columns `RANGE_ROW`.
+        end_ns : int
+            End of the capture, in the clock of the events.
+        """
+        stacks: dict[object, list[_Half]] = {}
+        for half in sorted(self._halves, key=lambda h: h.ts_ns):
+            nests = half.phase in "BE"
+            stack = stacks.setdefault(
+                (half.process, half.thread) if nests else (half.process, half.name, half.key), []
+            )
+            if half.phase in "Bb":
+                stack.append(half)
+            elif (at := _innermost(stack, half.name)) is None:
+                self.unmatched["end"] += 1
             else:
-                waiting = open_async.get((process, name, key))
-                if not waiting:
-                    self.unmatched["end"] += 1
-                    continue
-                start_ns, begun_on, _ = waiting.pop()
-                rows.add(start_ns, ts_ns, name, START_END, process, begun_on, False)
-        for (process, thread), stack in open_on.items():
-            for began, start_ns in stack:
+                _add_range(rows, stack.pop(at), half.ts_ns, cut=False)
+        for stack in stacks.values():
+            for begun in stack:
                 self.unmatched["begin"] += 1
-                rows.add(start_ns, max(end_ns, start_ns), began, PUSH_POP, process, thread, True)
-        for (process, name, _), left in open_async.items():  # type: ignore[misc]
-            for start_ns, thread, _ in left:
-                self.unmatched["begin"] += 1
-                rows.add(start_ns, max(end_ns, start_ns), name, START_END, process, thread, True)
-        self._events.clear()
+                _add_range(rows, begun, max(end_ns, begun.ts_ns), cut=True)
+        self._halves.clear()
 
     def notes(self) -> list[str]:
         """What could not be paired, with counts."""
@@ -230,6 +245,19 @@ class Pairs:
         if n := self.unmatched["end"]:
             out.append(f"{n} range ends without a begin were dropped (begun before the capture?)")
         return out
+
+
+def _innermost(stack: list[_Half], name: int | None) -> int | None:
+    """Position of the last open range of this name (of any, if None)."""
+    for at in range(len(stack) - 1, -1, -1):
+        if name is None or stack[at].name == name:
+            return at
+    return None
+
+
+def _add_range(rows: Rows, begun: _Half, end_ns: int, *, cut: bool) -> None:
+    style = PUSH_POP if begun.phase == "B" else START_END
+    rows.add(begun.ts_ns, end_ns, begun.name, style, begun.process, begun.thread, cut)
 
 
 def ranges_frame(raw: pl.DataFrame, names: Names, origin_ns: int) -> pl.DataFrame:

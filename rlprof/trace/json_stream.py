@@ -197,7 +197,9 @@ class EventStream:
                 hint=_RECORD_AGAIN,
             )
         if self._repaired:
-            self.notes.append("text that is not JSON (nan, inf, unescaped or undecodable characters) was repaired")
+            self.notes.append(
+                "text that is not JSON (nan, inf, unescaped or undecodable characters) was repaired"
+            )
 
     def _head(self, text: Iterator[bytes]) -> tuple[bytes, bool]:
         """Text after the opening bracket of the events, and whether the document is a bare list."""
@@ -219,7 +221,9 @@ class EventStream:
                 return start[1:], True
             if start and start[:1] != b"{":
                 raise NotATraceError(
-                    "not JSON, so not a PyTorch profiler trace", where=self.path, hint="give the file it wrote"
+                    "not JSON, so not a PyTorch profiler trace",
+                    where=self.path,
+                    hint="give the file it wrote",
                 )
             for match in _EVENTS_KEY.finditer(start, max(0, searched - 64)):
                 head = _parse(start[: match.start()].rstrip().removesuffix(b",") + b"}")
@@ -231,10 +235,14 @@ class EventStream:
 
     def _no_events(self, text: bytes, *, whole: bool) -> RlprofError:
         if not text:
-            return NotATraceError("the file is empty", where=self.path, hint="check that the profiler wrote it")
+            return NotATraceError(
+                "the file is empty", where=self.path, hint="check that the profiler wrote it"
+            )
         value = _parse(text) if whole else {}
         if not isinstance(value, dict):
-            return DamagedTraceError("the file ends before its events begin", where=self.path, hint=_RECORD_AGAIN)
+            return DamagedTraceError(
+                "the file ends before its events begin", where=self.path, hint=_RECORD_AGAIN
+            )
         what = "traceEvents is not a list" if "traceEvents" in value else "it has no traceEvents"
         return NotATraceError(
             f"JSON, but not a PyTorch profiler trace: {what}",
@@ -272,7 +280,9 @@ class EventStream:
             return
         foot = _parse(b"{" + tail.removeprefix(b","))
         if bare or not isinstance(foot, dict):
-            self.notes.append(f"the text after the {self.count} events is cut off or not valid and was ignored")
+            self.notes.append(
+                f"the text after the {self.count} events is cut off or not valid and was ignored"
+            )
             return
         self.document.update(foot)
 
