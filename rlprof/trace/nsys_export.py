@@ -26,6 +26,8 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 METRICS, METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 GPU, CUDA_DEVICE, CONTEXT = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO"
 OVERHEAD = "PROFILER_OVERHEAD"
+#: Large, and read only where GPU_METRICS is absent; not worth exporting from a report.
+GENERIC = "GENERIC_EVENTS"
 
 #: Tables that rlprof reads. The ones that hold environments, command lines and host names are not among them.
 NEEDED_TABLES = (
@@ -101,7 +103,8 @@ class NsysExport:
     @cached_property
     def tables(self) -> frozenset[str]:
         """Tables that hold rows."""
-        return frozenset(t for t in self.raw.tables() if t in NEEDED_TABLES and self.raw.row_count(t) > 0)
+        known = (*NEEDED_TABLES, GENERIC)
+        return frozenset(t for t in self.raw.tables() if t in known and self.raw.row_count(t) > 0)
 
     def pick(self, table: str, columns: Sequence[str]) -> list[str]:
         """Those of `columns` that the table has."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 import polars as pl
 
 from rlprof.trace.nsys_events import (
@@ -23,7 +20,6 @@ from rlprof.trace.nsys_export import (
     KERNEL,
     MEMCPY,
     MEMSET,
-    METRIC_NAMES,
     METRICS,
     NEEDED_TABLES,
     NVTX,
@@ -33,11 +29,11 @@ from rlprof.trace.nsys_export import (
     RawTables,
     as_int,
     has_nsys_tables,
-    require,
 )
-from rlprof.trace.samples import hold_intervals
-from rlprof.trace.tables import TableName, conform, empty
+from rlprof.trace.nsys_metrics import sm_activity_reader
+from rlprof.trace.tables import TableName, empty
 from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
+from rlprof.unavailable import Unavailable
 
 __all__ = ["NEEDED_TABLES", "Condition", "RawTables", "has_nsys_tables", "trace_from_raw"]
 
@@ -98,11 +94,11 @@ def trace_from_raw(raw: RawTables, *, format: str, file_name: str, notes: tuple[
         loaders["api"] = lambda c: read_api(export, c)
     else:
         missing["api"] = "no CUDA API call in the capture"
-    metric, why = _sm_metric(export)
-    if metric:
-        loaders["activity"] = lambda _: _activity(export, metric)
+    samples = sm_activity_reader(export)
+    if isinstance(samples, Unavailable):
+        missing["activity"] = samples.reason
     else:
-        missing["activity"] = why
+        loaders["activity"] = lambda _: samples()
     return Trace(meta, loaders, missing, (*notes, *meta_notes))
 
 
@@ -149,56 +145,6 @@ def _meta(export: NsysExport, format: str) -> tuple[TraceMeta, list[str]]:
         schema_version=said.get("EXPORT_SCHEMA_VERSION"),
         traced=traced,
     ), notes
-
-
-def metric_key(name: str) -> str:
-    """A metric's name without what varies between versions: case, plural, unit suffix.
-
-    >>> metric_key("SMs Active [Throughput %]") == metric_key("SM Active")
-    True
-    """
-    bare = re.sub(r"\s*\[.*?\]\s*$", "", name).strip().lower()
-    return re.sub(r"\bsms\b", "sm", bare)
-
-
-def _sm_metric(export: NsysExport) -> tuple[dict[int, int], str]:
-    """``{typeId: metricId}`` of SM activity, or the reason why there is none.
-
-    metricId is local to a typeId and to a file, so it is looked up by (typeId, name).
-    """
-    if METRICS not in export.tables:
-        return {}, (
-            "no GPU metrics in the capture, so SM activity was not measured; "
-            "capture with `nsys profile --gpu-metrics-devices=all`"
-        )
-    found = {
-        as_int(r["typeId"]): as_int(r["metricId"])
-        for r in export.small(METRIC_NAMES, ["typeId", "metricId", "metricName"])
-        if metric_key(str(r["metricName"])) == "sm active"
-    }
-    return found, "the GPU metrics hold no metric `SM Active` / `SMs Active`"
-
-
-def _activity(export: NsysExport, metric: Mapping[int, int]) -> Loaded:
-    require(export, METRICS, ["timestamp", "typeId", "metricId", "value"])
-    where: tuple[Condition, ...] = (
-        ("typeId", tuple(metric)),
-        ("metricId", tuple(sorted(set(metric.values())))),
-    )
-    rows = export.raw.read(METRICS, ["timestamp", "typeId", "metricId", "value"], where)
-    right = pl.DataFrame(
-        {"typeId": list(metric), "metricId": list(metric.values())},
-        schema={"typeId": pl.Int64, "metricId": pl.Int64},
-    )
-    rows = rows.join(right, on=["typeId", "metricId"], how="semi")
-    frame, notes = hold_intervals(
-        rows.select(
-            (pl.col("typeId") & 0xFF).cast(pl.Int32).alias("device"),
-            pl.col("timestamp").alias("start_ns"),
-            (pl.col("value").cast(pl.Float64) / 100).alias("active_frac"),
-        )
-    )
-    return Loaded(conform(frame.with_columns(pl.lit("sm_counters").alias("source")), "activity"), notes)
 
 
 def _devices(export: NsysExport) -> Loaded:
