@@ -69,6 +69,7 @@ AnchorOption = Annotated[
 
 def analyze(
     traces: TracesArgument,
+    *,
     iteration: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The range that marks a training iteration.", show_default="found"),

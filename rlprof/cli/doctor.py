@@ -22,9 +22,7 @@ class Format(StrEnum):
 
 
 def doctor(
-    traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE", help="The capture.", show_default=False)
-    ],
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="The capture.", show_default=False)],
     format: Annotated[Format, typer.Option(help="What to print.")] = Format.TABLE,
     rank_from: RankFromOption = RankFrom.AUTO,
     anchors: AnchorOption = None,

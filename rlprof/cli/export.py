@@ -22,6 +22,7 @@ class Target(StrEnum):
 
 def export(
     traces: TracesArgument,
+    *,
     to: Annotated[
         Target,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Annotated
@@ -92,10 +93,8 @@ def _usage(error: Exception) -> int:
 
 def _fail(message: str, code: int) -> int:
     line = " ".join(message.split())
-    try:
+    with contextlib.suppress(OSError):
         print(f"rlprof: error: {line}", file=sys.stderr)
-    except OSError:
-        pass
     return code
 
 

@@ -17,6 +17,10 @@ SOURCES = {
     "host_cores": "host cores (no GPU activity in the capture)",
 }
 TARGET = "*"
+LOW_BELOW_FRAC = 0.5
+HEADINGS = ("rank", "", "node", "tier", "calls", "mean", "total", "active", "<50 %", "score")
+#: Width of all columns but node and process, with the gaps between them.
+_OTHER_COLUMNS = 56
 _MIN_WIDTH, _MAX_WIDTH = 80, 140
 
 
@@ -44,40 +48,43 @@ def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = N
     from rich.text import Text
 
     console = Console(file=io.StringIO(), width=width or _terminal_width(), highlight=False, no_color=True)
-    for line in header(report, trace):
-        console.print(Text(line))
+    lines = [_wrapped(line, console.width) for line in header(report, trace)]
     rows = _shown(report, top)
     if rows:
-        many = _many_processes(report)
-        names = short_names([_full_name(r, many) for r in rows], limit=max(24, console.width - 54))
+        paths = [str(r["node"]) for r in rows]
+        processes = [str(r["process"]) for r in rows] if len({r["process"] for r in rows}) > 1 else None
+        taken = 1 + max(7, *(len(p) for p in processes)) if processes else 0
+        names = short_names(paths, limit=max(16, console.width - _OTHER_COLUMNS - taken))
         table = Table(box=None, padding=(0, 1, 0, 0), collapse_padding=True, pad_edge=False)
         table.add_column("rank", justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
         table.add_column("node", overflow="fold")
-        for title in ("tier", "calls", "mean", "total", "activity", "score"):
+        if processes:
+            table.add_column("process", no_wrap=True)
+        for title in HEADINGS[3:]:
             table.add_column(title, justify="right", no_wrap=True)
-        for row, name in zip(rows, names, strict=True):
-            table.add_row(*_cells(row, name, report))
-        console.print()
-        console.print(table)
-    console.print()
-    for line in footer(report, len(rows)):
-        console.print(Text(line), overflow="fold")
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+        low = _low_of(report)
+        for i, (row, name) in enumerate(zip(rows, names, strict=True)):
+            cells = _cells(row, name, report, low)
+            table.add_row(*(Text(c) for c in cells[:3] + (processes or [])[i : i + 1] + cells[3:]))
+        with console.capture() as drawn:
+            console.print(table)
+        lines += ["", *(line.rstrip() for line in drawn.get().splitlines())]
+    lines += ["", *(_wrapped(line, console.width) for line in footer(report, len(rows)))]
+    return "\n".join(lines) + "\n"
 
 
 def as_markdown(report: WindowReport, trace: Trace, top: int) -> str:
     """Lay out the ranking as markdown: header lines, a table with full node paths, notes."""
     rows = _shown(report, top)
-    many = _many_processes(report)
-    lines = ["\n".join(f"- {_escape(line)}" for line in header(report, trace)), ""]
+    lines = [*(f"- {_escape(line)}" for line in header(report, trace)), ""]
     if rows:
-        lines += ["| rank | | node | tier | calls | mean | total | activity | score |"]
-        lines += ["| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        lines += ["| " + " | ".join((*HEADINGS[:3], "process", *HEADINGS[3:])) + " |"]
+        lines += ["| ---: | --- | --- | --- | " + " | ".join(["---:"] * len(HEADINGS[3:])) + " |"]
+        low = _low_of(report)
         for row in rows:
-            cells = [_escape(c) for c in _cells(row, _full_name(row, many), report)]
-            cells[2] = f"`{cells[2]}`"
+            cells = [_escape(c) for c in _cells(row, f"`{row['node']}`", report, low)]
+            cells.insert(3, _escape(str(row["process"])))
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     lines += [_escape(line) + "  " for line in footer(report, len(rows))]
@@ -122,7 +129,9 @@ def footer(report: WindowReport, shown: int) -> list[str]:
         lines.append(f"{TARGET} suggested windows to fill: low activity, long, and not inside one another.")
     lines += [f"note: {note}" for note in report.notes]
     if ranked:
-        lines.append("next: --out DIR writes the report with charts; `rlprof doctor TRACE` checks the capture.")
+        lines.append(
+            "next: --out DIR writes the report with charts; `rlprof doctor TRACE` checks the capture."
+        )
     else:
         lines.append("next: `rlprof doctor TRACE` tells what the capture lacks and how to record it.")
     return lines
@@ -182,26 +191,23 @@ def short_names(names: Sequence[str], limit: int) -> list[str]:
 
 def _shown(report: WindowReport, top: int) -> list[dict[str, Any]]:
     frame = report.frame
-    # over one device, the rows per device say nothing that the rows over all do not
-    if frame["device"].drop_nulls().n_unique() <= 1 and frame["device"].null_count():
-        frame = frame.filter(frame["device"].is_null())
-    return frame.head(top).to_dicts()
+    over_all = frame.filter(frame["device"].is_null())
+    # rows over all devices where there are several; rows of single ones are in the other formats
+    return (frame if over_all.is_empty() else over_all).head(top).to_dicts()
 
 
-def _many_processes(report: WindowReport) -> bool:
-    return bool(report.frame["process"].n_unique() > 1)
+def _low_of(report: WindowReport) -> dict[str, float]:
+    """Fraction of each scope's time that is spent below half activity."""
+    rows = report.low_activity.filter(report.low_activity["threshold"] == LOW_BELOW_FRAC)
+    return {str(r["scope"]): r["fraction"] for r in rows.to_dicts() if r["fraction"] is not None}
 
 
-def _full_name(row: dict[str, Any], many: bool) -> str:
-    device = "" if row["device"] is None else f" [GPU {row['device']}]"
-    process = f" ({row['process']})" if many else ""
-    return f"{row['node']}{process}{device}"
-
-
-def _cells(row: dict[str, Any], name: str, report: WindowReport) -> list[str]:
+def _cells(row: dict[str, Any], name: str, report: WindowReport, low: dict[str, float]) -> list[str]:
     from_some = row["measured_count"] is not None and row["measured_count"] < row["count"]
     activity = "-" if row["sm_activity"] is None else f"{100 * row['sm_activity']:.1f} %"
     target = (row["node"], row["process"]) in set(report.targets)
+    # scopes of paths that several processes have are told apart by the process
+    share = low.get(f"{row['process']}:{row['node']}", low.get(str(row["node"])))
     tier = row["tier"]
     if tier is None and (row["node"], row["process"]) in report.excluded:
         tier = "busy"
@@ -214,6 +220,7 @@ def _cells(row: dict[str, Any], name: str, report: WindowReport) -> list[str]:
         seconds(row["mean_s"]),
         seconds(row["total_s"]),
         activity,
+        "-" if share is None else f"{100 * share:.0f} %",
         seconds(row["score_s"]),
     ]
 
@@ -222,10 +229,8 @@ def _capture_line(trace: Trace) -> str:
     meta = trace.meta
     files = meta.files if len(meta.files) <= 3 else (*meta.files[:2], f"and {len(meta.files) - 2} more")
     devices = trace.table("devices", ["device", "name", "sm_count"])
-    gpus = [
-        f"{name}{f' ({sms} SMs)' if sms else ''}" for _, name, sms in devices.iter_rows()
-    ]
-    described = f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}"
+    gpus = [f"{name}{f' ({sms} SMs)' if sms else ''}" for _, name, sms in devices.iter_rows() if name]
+    described = f"{devices.height} GPU{'s' if devices.height != 1 else ''}"
     if gpus:
         described += f": {gpus[0]}" + (" and others" if len(set(gpus)) > 1 else "")
     count = trace.table("processes", ["process"]).height
@@ -236,14 +241,24 @@ def _capture_line(trace: Trace) -> str:
 
 
 def _low_activity_lines(report: WindowReport) -> list[str]:
-    by_scope: dict[str, list[str]] = {}
-    for row in report.low_activity.to_dicts():
-        if row["fraction"] is not None and math.isfinite(row["fraction"]):
-            by_scope.setdefault(str(row["scope"]), []).append(
-                f"{100 * row['fraction']:.0f} % below {100 * row['threshold']:.0f} % activity"
-            )
-    at = f" (at a sampling period of {seconds(report.sample_period_s)})" if report.sample_period_s else ""
-    return [f"time of {scope}: {', '.join(shares)}{at}" for scope, shares in by_scope.items()]
+    """How much of the iteration (or of the capture) is spent below the thresholds."""
+    rows = report.low_activity.to_dicts()
+    shares = [
+        f"{100 * r['fraction']:.0f} % below {100 * r['threshold']:.0f} % activity"
+        for r in rows
+        if r["scope"] == rows[0]["scope"] and r["fraction"] is not None
+    ]
+    if not shares:
+        return []
+    period = report.sample_period_s
+    at = f" (sampled every {seconds(period)}: the share depends on it)" if period else ""
+    return [f"time of {rows[0]['scope']}: {', '.join(shares)}{at}"]
+
+
+def _wrapped(line: str, width: int) -> str:
+    import textwrap
+
+    return textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _terminal_width() -> int:

@@ -108,5 +108,7 @@ def fraction(value: float, *, option: str) -> float:
         If it is not.
     """
     if not 0 <= value <= 1:
-        raise UsageError(f"{option}: {value:g} is not a fraction", hint="write a number from 0 to 1, like 0.01")
+        raise UsageError(
+            f"{option}: {value:g} is not a fraction", hint="write a number from 0 to 1, like 0.01"
+        )
     return value

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
+from rlprof.trace.foreign import OTHERS, READS, describe_bytes, describe_sqlite, some
 
 Format = Literal[
     "nsys-report", "nsys-sqlite", "nsys-parquet", "nsys-arrow", "rlprof", "kineto", "chrome-jsonl"
 ]
 
-READS = (
-    "give an Nsight Systems report (.nsys-rep, .qdrep) or its SQLite, Parquet or Arrow directory export, "
-    "a PyTorch profiler trace (.json, .json.gz), Chrome-trace JSON lines (.jsonl) or an .rlprof file"
-)
 HEAD_BYTES = 64 * 1024
 # Keys written after the events of a big trace are not looked for: `traceEvents` comes near the head.
 JSON_HEAD_BYTES = 4 * 1024 * 1024
@@ -35,23 +32,6 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 ZIP_EMPTY_MAGIC = b"PK\x05\x06"
 
-# Kinds of file that people hand over by mistake: magic bytes, what it is, what to do instead.
-_OTHERS: tuple[tuple[bytes, str, str], ...] = (
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "export the report as SQLite: nsys export --type sqlite REPORT"),
-    (b"PAR1", "a single Parquet file", "give the folder that `nsys export --type parquetdir` wrote"),
-    (b"ARROW1", "an Arrow file", "give the folder that `nsys export --type arrowdir` wrote"),
-    (b"\xff\xff\xff\xff", "an Arrow stream", "give the folder that `nsys export --type arrowdir` wrote"),
-    (b"NVR\0", "a Nsight Compute report", "capture with Nsight Systems: nsys profile"),
-    (b"\x28\xb5\x2f\xfd", "Zstandard-compressed data", "decompress it first (zstd -d)"),
-    (b"\xfd7zXZ\0", "xz-compressed data", "decompress it first (xz -d)"),
-    (b"BZh", "bzip2-compressed data", "decompress it first (bzip2 -d)"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
-    (b"\x80\x04", "a Python pickle", "export the profile as a trace: prof.export_chrome_trace('trace.json')"),
-    (b"\x80\x05", "a Python pickle", "export the profile as a trace: prof.export_chrome_trace('trace.json')"),
-    (b"\x7fELF", "a program (ELF)", "profile it: nsys profile PROGRAM"),
-    (b"\x89PNG", "a picture (PNG)", READS),
-    (b"%PDF", "a PDF document", READS),
-)
 _KINETO_KEYS = frozenset({"traceEvents", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds"})
 
 
@@ -160,7 +140,7 @@ def _detect_file(path: Path, head: bytes) -> Format:
         return _detect_zip(path)
     if head.startswith(GZIP_MAGIC):
         return _detect_json(path, _gunzip_head(path), compressed=True)
-    for magic, what, hint in _OTHERS:
+    for magic, what, hint in OTHERS:
         if head.startswith(magic):
             raise NotATraceError(f"not a trace: it is {what}", where=path, hint=hint)
     return _detect_json(path, lambda size: _head(path, size), compressed=False)
@@ -195,7 +175,7 @@ def _detect_sqlite(path: Path, head: bytes) -> Format:
     if is_nsys_export(tables):
         return "nsys-sqlite"
     raise NotATraceError(
-        f"a SQLite file, but not an Nsight Systems export: {_describe_sqlite(tables)}",
+        f"a SQLite file, but not an Nsight Systems export: {describe_sqlite(tables)}",
         where=path,
         hint="make an export of a report with: nsys export --type sqlite REPORT",
     )
@@ -206,19 +186,6 @@ def is_nsys_export(tables: Sequence[str]) -> bool:
     from rlprof.trace.nsys_tables import has_nsys_tables
 
     return has_nsys_tables(tables)
-
-
-def _describe_sqlite(tables: list[str]) -> str:
-    lower = {t.lower() for t in tables}
-    if not tables:
-        return "it holds no table"
-    if any(t.startswith("dlprof") for t in lower) or {"model_data", "op_instances"} & lower:
-        return "it looks like a DLProf database"
-    if {"code_items", "code_item_kinds"} <= lower or ("projects" in lower and "config_files" in lower):
-        return "it looks like an index of Visual Studio"
-    if "profiles" in lower and "moz_places" in lower:
-        return "it looks like a browser's database"
-    return f"its {len(tables)} table(s) are {_some(tables)}"
 
 
 def _detect_zip(path: Path) -> Format:
@@ -236,7 +203,7 @@ def _detect_zip(path: Path) -> Format:
     if "meta.json" in names:
         return "rlprof"
     raise NotATraceError(
-        f"a zip archive that is no .rlprof file: it holds {_some(names) if names else 'nothing'}",
+        f"a zip archive that is no .rlprof file: it holds {some(names) if names else 'nothing'}",
         where=path,
         hint="unpack it and give the capture inside",
     )
@@ -262,7 +229,7 @@ def _detect_json(path: Path, read_head: Callable[[int], bytes], *, compressed: b
         )
     if text.startswith("{"):
         return _detect_json_object(path, text, read_head, around)
-    what = _describe_bytes(head) if compressed else _describe_bytes(head[:4096])
+    what = describe_bytes(head) if compressed else describe_bytes(head[:4096])
     hint = READS
     if compressed and head[257:262] == b"ustar":
         what, hint = "a tar archive", "unpack it (tar -xzf) and give the capture inside"
@@ -332,7 +299,7 @@ def _loads(text: str) -> dict[str, Any] | None:
 
 
 def _keys(record: dict[str, Any]) -> str:
-    return f"the keys {_some(list(record))}" if record else "no key"
+    return f"the keys {some(list(record))}" if record else "no key"
 
 
 def _decode(raw: bytes) -> str:
@@ -381,7 +348,7 @@ def _not_an_export(path: Path) -> NotATraceError:
     names = [file.name for file in _files(path)]
     if not names:
         inside = [entry.name for entry in sorted(path.iterdir()) if entry.is_dir()]
-        what = f"a folder that holds only folders ({_some(inside)})" if inside else "an empty folder"
+        what = f"a folder that holds only folders ({some(inside)})" if inside else "an empty folder"
         return NotATraceError(f"not a trace: {what}", where=path, hint="give a capture inside it")
     reports = [n for n in names if n.endswith((".nsys-rep", ".qdrep", ".sqlite", ".rlprof"))]
     if reports:
@@ -391,7 +358,7 @@ def _not_an_export(path: Path) -> NotATraceError:
             hint=f"give the captures themselves, for example {reports[0]}",
         )
     return NotATraceError(
-        f"not a trace: a folder that holds {_some(names)}",
+        f"not a trace: a folder that holds {some(names)}",
         where=path,
         hint="give a file, the folder of an nsys export, or a folder of traces",
     )
@@ -462,31 +429,3 @@ def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableError:
         return UnreadableError("no permission to read it", where=shown, hint="chmod u+r, or run as its owner")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     return UnreadableError(f"cannot be read ({reason})", where=shown, hint="check the path and the disk")
-
-
-def _describe_bytes(head: bytes) -> str:
-    if head[257:262] == b"ustar":
-        return "a tar archive"
-    if not head.strip(b"\0"):
-        return "zero bytes only (a download or copy that did not finish?)"
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:
-            return "binary data of an unknown kind"
-        text = head[: error.start].decode("utf-8")
-    if any(ord(c) < 32 and c not in "\t\r\n\f\v" for c in text):
-        return "binary data of an unknown kind"
-    line = text.lstrip().split("\n", 1)[0]
-    if text.lstrip().lower().startswith(("<!doctype html", "<html")):
-        return "a web page (HTML)"
-    if text.startswith("version https://git-lfs"):
-        return "a Git LFS pointer (fetch the real file: git lfs pull)"
-    if line.count(",") >= 2:
-        return "comma-separated text"
-    return "text"
-
-
-def _some(names: Sequence[str], limit: int = 4) -> str:
-    shown = ", ".join(n if len(n) <= 40 else n[:37] + "..." for n in names[:limit])
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")

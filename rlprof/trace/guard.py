@@ -30,7 +30,7 @@ def typed_error(error: Exception, path: Path) -> RlprofError | None:
     Returns
     -------
     RlprofError or None
-        None if it is none of the known kinds: then it is a fault of rlprof and must not be blamed on the file.
+        None if it is none of the known kinds: then it is a fault of rlprof, not of the file.
     """
     if isinstance(error, RlprofError):
         return error
@@ -63,7 +63,9 @@ def typed_error(error: Exception, path: Path) -> RlprofError | None:
         )
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else text
-        return UnreadableError(f"cannot be read ({reason})", where=path, hint="check permissions and the disk")
+        return UnreadableError(
+            f"cannot be read ({reason})", where=path, hint="check the disk and permissions"
+        )
     return None
 
 
