@@ -13,7 +13,16 @@ import polars as pl
 
 from rlprof.plots.budget import check_rows
 from rlprof.plots.lanes import Lanes
-from rlprof.plots.theme import CATEGORY_COLOURS, MEAN, TEXT, WINDOW_COLOURS, style
+from rlprof.plots.theme import (
+    ACTIVITY_DOMAIN,
+    ACTIVITY_RANGE,
+    CATEGORY_COLOURS,
+    MEAN,
+    TEXT,
+    UNKNOWN,
+    WINDOW_COLOURS,
+    style,
+)
 
 if TYPE_CHECKING:
     import altair as alt
@@ -37,6 +46,14 @@ def _time(lo_s: float, hi_s: float, *, title: str = TIME_TITLE) -> dict[str, Any
         "scale": alt.Scale(domain=[lo_s, hi_s], nice=False, zero=False),
         "axis": alt.Axis(title=title, grid=False, labelFlush=True, tickCount=10),
     }
+
+
+def _percent(title: str, **more: Any) -> Any:
+    """Axis of a share in per cent, with the two limits of the tiers."""
+    import altair as alt
+
+    values = [0, 0.25, 0.5, 0.8, 1]
+    return alt.Axis(title=f"{title} (%)", labelExpr="format(datum.value * 100, '.0f')", values=values, **more)
 
 
 def _pan(name: str) -> Any:
@@ -88,7 +105,7 @@ def activity_chart(
     top = 1.02 + 0.06 * strips
     x = alt.X("start_s:Q", **_time(lo_s, hi_s))
     y_scale = alt.Scale(domain=[0, top], nice=False)
-    y_axis = alt.Axis(title=f"{quantity} (%)", format=".0%", values=[0, 0.25, 0.5, 0.8, 1], labelFlush=False)
+    y_axis = _percent(quantity)
     y = alt.Y("mean_frac:Q", scale=y_scale, axis=y_axis)
     tips = [
         alt.Tooltip("start_s:Q", title="from (s)", format=".6f"),
@@ -106,7 +123,9 @@ def activity_chart(
                 domain=windows["window"].to_list(),
                 range=[WINDOW_COLOURS[p % len(WINDOW_COLOURS)] for p in windows["position"]],
             ),
-            legend=alt.Legend(title=None, orient="top", labelLimit=330, columns=3, symbolType="square"),
+            legend=alt.Legend(
+                title=None, orient="top", labelLimit=330, columns=3, symbolType="square", symbolOpacity=1
+            ),
         )
         span_tips = [
             alt.Tooltip("window:N"),
@@ -115,7 +134,11 @@ def activity_chart(
             alt.Tooltip("count:Q", title="invocations", format=","),
         ]
         shaded = alt.Chart(spans).encode(x=x, x2="end_s:Q", color=colour, tooltip=span_tips)
-        layers.append(shaded.mark_rect(opacity=0.16, clip=True).encode(y=alt.datum(0, type="quantitative"), y2=alt.datum(1)))
+        layers.append(
+            shaded.mark_rect(opacity=0.16, clip=True).encode(
+                y=alt.datum(0, type="quantitative"), y2=alt.datum(1)
+            )
+        )
         strip = shaded.mark_rect(clip=True).transform_calculate(
             strip_low=f"{top - 0.05} - 0.06 * datum.position", strip_high=f"{top} - 0.06 * datum.position"
         )
@@ -126,7 +149,9 @@ def activity_chart(
             x=x, y=alt.Y("min_frac:Q", scale=y_scale, axis=y_axis), y2="max_frac:Q"
         )
     )
-    layers.append(base.mark_line(interpolate="step-after", color=MEAN, strokeWidth=1.3, clip=True).encode(x=x, y=y))
+    layers.append(
+        base.mark_line(interpolate="step-after", color=MEAN, strokeWidth=1.3, clip=True).encode(x=x, y=y)
+    )
     layers.append(
         alt.Chart(pl.DataFrame({"limit": [0.5, 0.8]}))
         .mark_rule(strokeDash=[5, 4], color=TEXT, opacity=0.8)
@@ -135,7 +160,10 @@ def activity_chart(
     if iterations.height:
         edges = alt.Chart(iterations).mark_rule(color=TEXT, clip=True, opacity=0.9)
         tip = [alt.Tooltip("iteration:Q", title="iteration")]
-        layers += [edges.encode(x=x, tooltip=tip), edges.encode(x=alt.X("end_s:Q", **_time(lo_s, hi_s)), tooltip=tip)]
+        layers += [
+            edges.encode(x=x, tooltip=tip),
+            edges.encode(x=alt.X("end_s:Q", **_time(lo_s, hi_s)), tooltip=tip),
+        ]
     # the rule that shows a bin's numbers: wide enough to be hit
     layers.append(
         base.mark_rect(opacity=0, clip=True).encode(
@@ -178,31 +206,39 @@ def timeline_chart(
     import altair as alt
 
     bars, busy, headers = lanes.bars, lanes.busy, lanes.headers
-    check_rows("timeline", bars, busy, headers, iterations)
+    check_rows("timeline", bars, busy, headers, lanes.levels, iterations)
     x = alt.X("start_s:Q", **_time(lo_s, hi_s))
     y_scale = alt.Scale(domain=[0, max(lanes.rows, 1)], reverse=True, nice=False)
-    present = bars["class"].unique().to_list()
-    classes = [c for c in CATEGORY_COLOURS if c in present]
+    colour: Any = alt.value(CATEGORY_COLOURS[UNKNOWN])
+    if bars["activity_frac"].is_not_null().any():
+        scale = alt.Scale(
+            domain=list(ACTIVITY_DOMAIN), range=list(ACTIVITY_RANGE), clamp=True, interpolate="rgb"
+        )
+        legend = alt.Legend(
+            title="mean activity while the range runs, of the whole device (%)",
+            orient="top",
+            gradientLength=260,
+            gradientThickness=10,
+            titleLimit=420,
+            values=[0, 0.5, 0.8, 1],
+            labelExpr="format(datum.value * 100, '.0f')",
+        )
+        known = alt.Color("activity_frac:Q", scale=scale, legend=legend)
+        colour = alt.condition("isValid(datum.activity_frac)", known, alt.value(CATEGORY_COLOURS[UNKNOWN]))
     layers: list[Any] = []
     if iterations.height:
         edges = alt.Chart(iterations).mark_rule(color=TEXT, clip=True, opacity=0.5, strokeDash=[3, 3])
         layers += [edges.encode(x=x), edges.encode(x=alt.X("end_s:Q", **_time(lo_s, hi_s)))]
     rect = (
         alt.Chart(bars)
-        .mark_rect(clip=True, stroke="#101318", strokeWidth=0.4, strokeOpacity=0.55)
+        .mark_rect(clip=True, stroke="#101318", strokeWidth=0.4, strokeOpacity=0.35)
         .transform_calculate(bottom="datum.row + 0.92")
         .encode(
             x=x,
             x2="end_s:Q",
             y=alt.Y("row:Q", scale=y_scale, axis=None),
             y2="bottom:Q",
-            color=alt.Color(
-                "class:N",
-                scale=alt.Scale(domain=classes, range=[CATEGORY_COLOURS[c] for c in classes]),
-                legend=alt.Legend(
-                    title="mean activity while the range runs", orient="top", symbolType="square", labelLimit=260
-                ),
-            ),
+            color=colour,
             opacity=alt.condition("datum.count > 1", alt.value(0.55), alt.value(0.92)),
             tooltip=[
                 alt.Tooltip("name:N"),
@@ -211,7 +247,7 @@ def timeline_chart(
                 alt.Tooltip("end_s:Q", title="to (s)", format=".6f"),
                 alt.Tooltip("duration_s:Q", title="duration (s)", format=".6f"),
                 alt.Tooltip("count:Q", title="ranges", format=","),
-                alt.Tooltip("class:N", title="mean activity"),
+                alt.Tooltip("activity_frac:Q", title="mean activity", format=".1%"),
             ],
         )
         .transform_calculate(duration_s="datum.end_s - datum.start_s")
@@ -245,6 +281,12 @@ def timeline_chart(
         alt.Chart(headers)
         .mark_text(align="left", baseline="middle", fontSize=11, fontWeight="bold", color=TEXT)
         .transform_calculate(middle="datum.row + 0.5")
+        .encode(x=alt.value(0), y=alt.Y("middle:Q", scale=y_scale, axis=None), text="label:N")
+    )
+    layers.append(
+        alt.Chart(lanes.levels)
+        .mark_text(align="right", baseline="middle", fontSize=10, color=TEXT, dx=-6, clip=False)
+        .transform_calculate(middle="datum.row + 0.48")
         .encode(x=alt.value(0), y=alt.Y("middle:Q", scale=y_scale, axis=None), text="label:N")
     )
     layers[0] = layers[0].add_params(_pan("pan"))
@@ -284,7 +326,7 @@ def distribution_chart(
     count = nodes.height
     y_scale = alt.Scale(domain=[0, max(count, 1)], reverse=True, nice=False)
     x_scale = alt.Scale(domain=[0, 1], nice=False)
-    x_axis = alt.Axis(title=f"{quantity} (%)", format=".0%", values=[0, 0.25, 0.5, 0.8, 1], grid=False)
+    x_axis = _percent(quantity, grid=False)
     present = rows["class"].unique().to_list()
     classes = [c for c in CATEGORY_COLOURS if c in present]
     bars = (
@@ -325,7 +367,8 @@ def distribution_chart(
     )
     text = alt.Chart(nodes).transform_calculate(
         middle="datum.row + 0.66",
-        below="format(datum.below_50_frac, '.0%') + ' below 50 %, ' + format(datum.below_80_frac, '.0%') + ' below 80 %'",
+        below="format(datum.below_50_frac * 100, '.0f') + ' % below 50, '"
+        " + format(datum.below_80_frac * 100, '.0f') + ' % below 80'",
     )
     middle = alt.Y("middle:Q", scale=y_scale, axis=None)
     names = text.mark_text(align="right", baseline="middle", fontSize=11, color=TEXT, dx=-8).encode(
@@ -367,8 +410,13 @@ def ranking_chart(
     present = rows["class"].unique().to_list()
     classes = [c for c in CATEGORY_COLOURS if c in present]
     base = alt.Chart(rows).encode(
-        y=alt.Y("label:N", sort=rows["label"].to_list(), axis=alt.Axis(title=None, labelLimit=300, ticks=False)),
-        x=alt.X("score_s:Q", axis=alt.Axis(title="score D (1 − a): unused GPU time per iteration (s)", tickCount=6)),
+        y=alt.Y(
+            "label:N", sort=rows["label"].to_list(), axis=alt.Axis(title=None, labelLimit=300, ticks=False)
+        ),
+        x=alt.X(
+            "score_s:Q",
+            axis=alt.Axis(title="score D (1 − a): unused GPU time per iteration (s)", tickCount=6),
+        ),
     )
     bars = base.mark_bar(cornerRadiusEnd=2).encode(
         color=alt.Color(
@@ -386,6 +434,8 @@ def ranking_chart(
             alt.Tooltip("count:Q", title="invocations", format=","),
         ],
     )
-    values = base.mark_text(align="left", dx=4, fontSize=11, color=TEXT).encode(text=alt.Text("score_s:Q", format=".3g"))
+    values = base.mark_text(align="left", dx=4, fontSize=11, color=TEXT).encode(
+        text=alt.Text("score_s:Q", format=".3g")
+    )
     chart = alt.layer(bars, values).properties(width=width, height=alt.Step(22), **_title(title, subtitle))
     return style(chart)  # type: ignore[no-any-return]

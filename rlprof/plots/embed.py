@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ def script_bundle() -> str:
             return text
     import vl_convert
 
-    text = f"{vl_convert.javascript_bundle()}\n{END}"
-    if "</script" in text.lower() or "<!--" in text:
-        text = text.replace("</", "<\\/").replace("<!--", "<\\!--")
+    # the snippet may be left out, whatever the signature says: then the bundle sets the globals
+    text = f"{vl_convert.javascript_bundle()}\n{END}"  # type: ignore[call-arg]
+    # both can only stand in strings, where the backslash changes nothing but what the page's parser sees
+    text = re.sub(r"(?i)<(?=/script|!--)", r"<\\", text)
     with contextlib.suppress(OSError, RlprofError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(kept, force=True) as temporary:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlprof.plots.theme import MIXED, clean, short_path
+from rlprof.plots.theme import clean, short_path
 
 #: Most rows of bars that one timeline has; deeper levels and quieter threads are left out, and counted.
 MOST_ROWS = 72
 #: Pixels of a timeline and of one letter in it, for choosing which bars can hold their name.
-NOMINAL_WIDTH, LETTER_WIDTH = 900, 6.2
+NOMINAL_WIDTH, LETTER_WIDTH = 800, 6.2
+#: Letters in the margin that names the ranges of a row.
+LEVEL_LETTERS = 20
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,16 @@ class Lanes:
     Parameters
     ----------
     bars : polars.DataFrame
-        ``start_s``, ``end_s``, ``row`` (top of the bar, in rows from the top), ``name``, ``label`` (the part of
-        the name that fits, or ""), ``count`` (ranges that the bar stands for), ``class``, ``where``.
+        ``start_s``, ``end_s``, ``row`` (top of the bar, in rows from the top), ``name``, ``label`` (what of
+        the name fits, or ""), ``count`` (ranges that the bar stands for), ``activity_frac`` (mean activity,
+        null if not known), ``where``.
+    levels : polars.DataFrame
+        ``row``, ``label``: names of the ranges in a row, the ones with most time first.
     headers : polars.DataFrame
         ``row``, ``label``: one for each thread, above its bars.
     busy : polars.DataFrame
-        ``start_s``, ``end_s``, ``top``, ``bottom`` (in rows), ``busy_frac``, ``where``: share of time with a kernel running.
+        ``start_s``, ``end_s``, ``top``, ``bottom`` (in rows), ``busy_frac`` (share of time with a kernel
+        running), ``where``.
     rows : float
         Height of the whole, in rows.
     notes : tuple of str
@@ -39,13 +45,14 @@ class Lanes:
     """
 
     bars: pl.DataFrame
+    levels: pl.DataFrame
     headers: pl.DataFrame
     busy: pl.DataFrame
     rows: float
     notes: tuple[str, ...] = ()
 
 
-RANGE_COLUMNS = ("start_ns", "end_ns", "process", "thread", "depth", "name", "class")
+RANGE_COLUMNS = ("start_ns", "end_ns", "process", "thread", "depth", "name", "activity_frac")
 
 
 def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) -> pl.DataFrame:
@@ -63,8 +70,8 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
     Returns
     -------
     polars.DataFrame
-        ``track``, ``start_ns``, ``end_ns``, ``name``, ``class``, ``count``; sorted by track and start. Ranges
-        shorter than a common width w are united where they start in one cell of a grid of that width.
+        ``track``, ``start_ns``, ``end_ns``, ``name``, ``activity_frac``, ``count``; sorted by track and start.
+        Ranges shorter than a common width w are united where they start in one cell of a grid of that width.
         The counts add up to the number of ranges that touch the span.
     """
     inside = ranges.filter(
@@ -74,7 +81,7 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
         pl.col("start_ns").clip(lower_bound=lo_ns),
         pl.col("end_ns").clip(upper_bound=hi_ns),
         "name",
-        "class",
+        "activity_frac",
         pl.lit(1, dtype=pl.Int64).alias("count"),
     )
     bars, width = inside, 0
@@ -83,6 +90,8 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
         width = width * 2 if width else max((hi_ns - lo_ns) // 4_000, 1)
         short = (pl.col("end_ns") - pl.col("start_ns")) < width
         one = pl.col("name").n_unique() == 1
+        # ranges of no duration weigh a little, so that a block of them has a mean
+        weight = (pl.col("end_ns") - pl.col("start_ns") + 1) * pl.col("activity_frac").is_not_null()
         blocks = (
             inside.filter(short)
             .group_by("track", ((pl.col("start_ns") - lo_ns) // width).alias("cell"))
@@ -93,7 +102,9 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
                 .then(pl.col("name").first())
                 .otherwise(pl.format("{} names", pl.col("name").n_unique()))
                 .alias("name"),
-                pl.when(one).then(pl.col("class").first()).otherwise(pl.lit(MIXED)).alias("class"),
+                ((pl.col("activity_frac") * weight).sum() / weight.sum())
+                .fill_nan(None)
+                .alias("activity_frac"),
                 pl.col("count").sum(),
             )
             .drop("cell")
@@ -150,7 +161,8 @@ def lay_out(
     process_labels : dict of int to str
         Name to show for each process.
     busy : list of (label, frame)
-        For each device, a frame of `rlprof.plots.prepare.envelope` over its kernel activity.
+        For each device, a frame of `rlprof.plots.prepare.envelope` over the union
+        of its kernels: a bin's ``covered_frac`` is the share of time with a kernel running.
     lo_ns, hi_ns : int
         Span to draw.
     budget : int
@@ -165,9 +177,14 @@ def lay_out(
     """
     notes: list[str] = []
     groups, ranges = _choose_threads(ranges, most_rows, notes)
-    tracks = ranges.select("process", "thread", "depth").unique().sort("process", "thread", "depth").with_row_index("track")
+    tracks = (
+        ranges.select("process", "thread", "depth")
+        .unique()
+        .sort("process", "thread", "depth")
+        .with_row_index("track")
+    )
     ranges = ranges.join(tracks, on=["process", "thread", "depth"], nulls_equal=True)
-    spent = sum(frame.height for _, frame in busy) + groups.height + len(busy)
+    spent = sum(frame.height for _, frame in busy) + groups.height + len(busy) + tracks.height
     bars = merge_short(ranges, lo_ns=lo_ns, hi_ns=hi_ns, budget=budget - spent)
     merged = bars.filter(pl.col("count") > 1)
     if merged.height:
@@ -180,6 +197,7 @@ def lay_out(
     multi = dict(groups.group_by("process").len().iter_rows())
     numbers: dict[int, int] = {}
     header_rows: list[tuple[float, str]] = []
+    level_rows: list[tuple[float, str]] = []
     pieces: list[pl.DataFrame] = []
     row = 0.0
     for process, thread in groups.select("process", "thread").iter_rows():
@@ -191,6 +209,7 @@ def lay_out(
         header_rows.append((row, label))
         row += 1
         for (_,), level in here.group_by(["depth"], maintain_order=True):
+            level_rows.append((row, _names_of(level)))
             lane = sub_lanes(level["start_ns"].to_list(), level["end_ns"].to_list())
             pieces.append(
                 level.with_columns(
@@ -206,6 +225,7 @@ def lay_out(
         row += 3.4
     return Lanes(
         bars=_labelled(pieces, hi_ns - lo_ns),
+        levels=pl.DataFrame(level_rows, schema={"row": pl.Float64, "label": pl.String}, orient="row"),
         headers=pl.DataFrame(header_rows, schema={"row": pl.Float64, "label": pl.String}, orient="row"),
         busy=pl.concat(busy_rows) if busy_rows else _busy_row(pl.DataFrame(), bottom=0, label=""),
         rows=row,
@@ -227,13 +247,15 @@ def _choose_threads(
     most_threads = max(most_rows // 3, 1)
     if groups.height > most_threads:
         left = groups.slice(most_threads)
-        share = left["time_ns"].sum() / max(groups["time_ns"].sum(), 1)
+        share = float(left["time_ns"].sum()) / max(float(groups["time_ns"].sum()), 1.0)
         notes.append(
             f"the {left.height:,} threads with the least time in ranges ({share:.1%} of it) are not drawn"
         )
         groups = groups.head(most_threads)
     groups = groups.sort("process", "thread", nulls_last=True)
-    ranges = ranges.join(groups.select("process", "thread"), on=["process", "thread"], how="semi", nulls_equal=True)
+    ranges = ranges.join(
+        groups.select("process", "thread"), on=["process", "thread"], how="semi", nulls_equal=True
+    )
     levels = groups["levels"].to_list()
     limit = max(levels, default=0)
     while limit > 1 and sum(min(n, limit) + 1 for n in levels) > most_rows:
@@ -246,15 +268,38 @@ def _choose_threads(
     return groups, ranges
 
 
+def _names_of(level: pl.DataFrame) -> str:
+    """Names of the ranges of one level, those with most time first, as far as a margin has room."""
+    time = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    names = (
+        level.group_by("name")
+        .agg(time.alias("time_ns"))
+        .sort("time_ns", "name", descending=[True, False])["name"]
+    )
+    first = short_path(names[0], LEVEL_LETTERS)
+    more = (
+        f"{first}, {short_path(names[1], LEVEL_LETTERS)}" if len(names) == 2 else f"{first} +{len(names) - 1}"
+    )
+    return (
+        first
+        if len(names) == 1
+        else more
+        if len(more) <= LEVEL_LETTERS
+        else f"{first[: LEVEL_LETTERS - 4]} +{len(names) - 1}"
+    )
+
+
 def _labelled(pieces: list[pl.DataFrame], span_ns: int) -> pl.DataFrame:
     schema = {
         "start_s": pl.Float64, "end_s": pl.Float64, "row": pl.Float64, "name": pl.String, "label": pl.String,
-        "count": pl.Int64, "class": pl.String, "where": pl.String,
+        "count": pl.Int64, "activity_frac": pl.Float64, "where": pl.String,
     }  # fmt: skip
     if not pieces:
         return pl.DataFrame(schema=schema)
     bars = pl.concat(pieces)
-    letters = ((bars["end_ns"] - bars["start_ns"]) / max(span_ns, 1) * NOMINAL_WIDTH / LETTER_WIDTH - 1).floor()
+    per_letter_ns = max(span_ns, 1) / (NOMINAL_WIDTH / LETTER_WIDTH)
+    start, end = bars["start_ns"].to_numpy(), bars["end_ns"].to_numpy()
+    letters: list[float] = ((end - start) / per_letter_ns - 1).tolist()
     labels = []
     names = []
     for name, count, room in zip(bars["name"], bars["count"], letters, strict=True):
@@ -269,7 +314,7 @@ def _labelled(pieces: list[pl.DataFrame], span_ns: int) -> pl.DataFrame:
         pl.Series("name", names, dtype=pl.String),
         pl.Series("label", labels, dtype=pl.String),
         "count",
-        "class",
+        "activity_frac",
         "where",
     )
 
@@ -282,11 +327,11 @@ def _busy_row(frame: pl.DataFrame, *, bottom: float, label: str) -> pl.DataFrame
                 "busy_frac": pl.Float64, "where": pl.String,
             }
         )  # fmt: skip
-    return frame.filter(pl.col("mean_frac") > 0).select(
+    return frame.filter(pl.col("covered_frac") > 0).select(
         "start_s",
         "end_s",
-        (bottom - 1.9 * pl.col("mean_frac")).alias("top"),
+        (bottom - 1.9 * pl.col("covered_frac")).alias("top"),
         pl.lit(float(bottom)).alias("bottom"),
-        pl.col("mean_frac").alias("busy_frac"),
+        pl.col("covered_frac").alias("busy_frac"),
         pl.lit(label).alias("where"),
     )

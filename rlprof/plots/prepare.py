@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from rlprof.plots.theme import category, clean, short_path, unique_labels
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from rlprof.analysis.intervals import F64, I64, StepIntegral
+from rlprof.plots.theme import category, clean, short_path, unique_labels, window_label
 
 ENVELOPE_SCHEMA = {
     "start_s": pl.Float64(),
@@ -27,13 +24,8 @@ ENVELOPE_SCHEMA = {
 }
 
 
-def seconds(column: str) -> pl.Expr:
-    """A column of nanoseconds as seconds."""
-    return pl.col(column) / 1e9
-
-
 def envelope(
-    start_ns: Int64s, end_ns: Int64s, active_frac: Floats, *, lo_ns: int, hi_ns: int, bins: int
+    start_ns: I64, end_ns: I64, active_frac: F64, *, lo_ns: int, hi_ns: int, bins: int
 ) -> pl.DataFrame:
     """Reduce a piecewise-constant series to bins of equal width, keeping its bounds and its mean.
 
@@ -93,7 +85,7 @@ def envelope(
     ).fill_nan(None)
 
 
-def merge_spans(start_ns: Int64s, end_ns: Int64s, *, gap_ns: int) -> tuple[Int64s, Int64s, Int64s]:
+def merge_spans(start_ns: I64, end_ns: I64, *, gap_ns: int) -> tuple[I64, I64, I64]:
     """Unite spans that overlap or lie at most `gap_ns` apart.
 
     Returns
@@ -111,14 +103,14 @@ def merge_spans(start_ns: Int64s, end_ns: Int64s, *, gap_ns: int) -> tuple[Int64
 
 
 def marked_spans(
-    windows: Sequence[tuple[str, Int64s, Int64s]], *, lo_ns: int, hi_ns: int, budget: int
+    windows: Sequence[tuple[str, str | None, I64, I64]], *, lo_ns: int, hi_ns: int, budget: int
 ) -> pl.DataFrame:
     """Spans in which given windows run, for shading; spans too near to be told apart are united.
 
     Parameters
     ----------
-    windows : sequence of (name, start_ns, end_ns)
-        Invocations of each window to mark, best first.
+    windows : sequence of (node, process, start_ns, end_ns)
+        Invocations of each window to mark, best first; the process is None where it need not be shown.
     lo_ns, hi_ns : int
         Span that is drawn.
     budget : int
@@ -130,11 +122,11 @@ def marked_spans(
         ``window`` (label, distinct), ``position`` (0 for the best), ``start_s``, ``end_s``, ``count``
         (invocations in the span).
     """
-    labels = unique_labels([f"{i + 1}  {short_path(name)}" for i, (name, _, _) in enumerate(windows)])
+    labels = unique_labels([window_label(node, process) for node, process, _, _ in windows])
     gap = max((hi_ns - lo_ns) // 2_000, 0)
     while True:
         parts = []
-        for position, (label, (_, start, end)) in enumerate(zip(labels, windows, strict=True)):
+        for position, (label, (_, _, start, end)) in enumerate(zip(labels, windows, strict=True)):
             inside = (end > lo_ns) & (start < hi_ns)
             lo, hi, count = merge_spans(start[inside], end[inside], gap_ns=gap)
             parts.append(
@@ -151,12 +143,18 @@ def marked_spans(
         if not parts or sum(p.height for p in parts) <= max(budget, len(windows)):
             break
         gap = gap * 2 + 1
-    schema = {"window": pl.String, "position": pl.Int64, "start_s": pl.Float64, "end_s": pl.Float64, "count": pl.Int64}
+    schema = {
+        "window": pl.String,
+        "position": pl.Int64,
+        "start_s": pl.Float64,
+        "end_s": pl.Float64,
+        "count": pl.Int64,
+    }
     return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
 
 
 def iteration_bounds(
-    start_ns: Int64s, end_ns: Int64s, *, lo_ns: int, hi_ns: int, most: int = 200
+    start_ns: I64, end_ns: I64, *, lo_ns: int, hi_ns: int, most: int = 200
 ) -> tuple[pl.DataFrame, str | None]:
     """Bounds of the iterations inside a span, and a note if there are too many to draw them.
 
@@ -172,20 +170,16 @@ def iteration_bounds(
     if index.size > most:
         return pl.DataFrame(schema=schema), f"bounds of the {index.size:,} iterations are not drawn"
     frame = pl.DataFrame(
-        {"iteration": index + 1, "start_s": start_ns[index] / 1e9, "end_s": end_ns[index] / 1e9}, schema=schema
+        {"iteration": index + 1, "start_s": start_ns[index] / 1e9, "end_s": end_ns[index] / 1e9},
+        schema=schema,
     )
     return frame, None
 
 
-def activity_shares(
-    invocations: Sequence[tuple[Int64s, Int64s]],
-    start_ns: Int64s,
-    end_ns: Int64s,
-    active_frac: Floats,
-    *,
-    bins: int = 20,
-) -> Floats:
-    """Share of each node's covered time spent in each bin of activity.
+def activity_times(
+    invocations: Sequence[tuple[I64, I64]], start_ns: I64, end_ns: I64, active_frac: F64, *, bins: int = 20
+) -> F64:
+    """Time of each node spent in each bin of activity.
 
     Parameters
     ----------
@@ -194,64 +188,59 @@ def activity_shares(
     start_ns, end_ns, active_frac : (n,)
         Activity: segments, sorted and disjoint, never interpolated.
     bins : int
-        Bins of equal width over 0..1; values of 1 belong to the last.
+        Bins of equal width over 0..1; a value of 1 belongs to the last.
 
     Returns
     -------
     (m, bins) float64
-        Rows sum to 1, or are NaN where no activity is known while the node runs.
+        Nanoseconds; time that no segment covers is in no bin.
     """
-    # bounds on a grid that holds multiples of 1/bins exactly, so that 0.5 opens a bin and never ends one
+    # a value of 0.5 (10/20 in floating point) opens a bin and never ends one
     which = np.clip(np.floor(active_frac * bins + 1e-9).astype(np.int64), 0, bins - 1)
-    times = np.stack([start_ns, end_ns], axis=1).ravel()
     out = np.zeros((len(invocations), bins))
-    width = end_ns - start_ns
-    for b in range(bins):
-        if not (which == b).any():
-            continue
-        # time spent in this bin up to each bound of the segments; linear between them
-        upto = np.zeros(times.size, dtype=np.float64)
-        inside = np.cumsum(np.where(which == b, width, 0))
-        upto[1::2] = inside
-        upto[2::2] = inside[:-1]
+    for b in np.unique(which):
+        inside = which == b
+        time = StepIntegral.of(start_ns[inside], end_ns[inside])
         for row, (lo, hi) in enumerate(invocations):
-            out[row, b] = (np.interp(hi, times, upto) - np.interp(lo, times, upto)).sum()
-    total = out.sum(axis=1, keepdims=True)
-    return np.divide(out, total, out=np.full_like(out, np.nan), where=total > 0)
+            out[row, b] = time.over(lo, hi)[0].sum()
+    return out
 
 
-def distribution_rows(names: Sequence[str], shares: Floats, means: Sequence[float | None]) -> pl.DataFrame:
+def distribution_rows(
+    windows: Sequence[tuple[str, str | None]], times_ns: F64, means: Sequence[float | None]
+) -> pl.DataFrame:
     """Histograms of several nodes, one below the other.
 
     Parameters
     ----------
-    names : sequence of str
-        Paths of m nodes, in the order to draw them.
-    shares : (m, bins) float64
-        As given by `activity_shares`; nodes with NaN are left out.
+    windows : sequence of (node, process)
+        m nodes, in the order to draw them; the process is None where it need not be shown.
+    times_ns : (m, bins) float64
+        As given by `activity_times`, summed over devices; nodes without any covered time are left out.
     means : sequence of float or None
         Time-weighted mean activity of each node.
 
     Returns
     -------
     polars.DataFrame
-        One row for each node and bin with time in it: ``node`` (label, distinct), ``path``, ``row``, ``low_frac``,
-        ``high_frac``, ``share_frac``, ``height`` (share relative to the node's largest), ``class``,
-        ``mean_frac``, ``below_50_frac``, ``below_80_frac``.
+        One row for each node and bin with time in it: ``node`` (label, distinct), ``path``, ``row``,
+        ``low_frac``, ``high_frac``, ``share_frac``, ``height`` (share relative to the node's largest),
+        ``class``, ``mean_frac``, ``below_50_frac``, ``below_80_frac``.
     """
-    bins = shares.shape[1]
+    bins = times_ns.shape[1]
+    total = times_ns.sum(axis=1)
     low = np.arange(bins) / bins
     rows = []
-    drawn = [i for i in range(len(names)) if not np.isnan(shares[i]).any()]
-    labels = unique_labels([short_path(names[i], 44) for i in drawn])
+    drawn = [i for i in range(len(windows)) if total[i] > 0]
+    labels = unique_labels([window_label(*windows[i]) for i in drawn])
     for row, (i, label) in enumerate(zip(drawn, labels, strict=True)):
-        share = shares[i]
+        share = times_ns[i] / total[i]
         some = np.flatnonzero(share > 0)
         rows.append(
             pl.DataFrame(
                 {
                     "node": [label] * some.size,
-                    "path": [short_path(names[i], 200)] * some.size,
+                    "path": [window_label(*windows[i], 200)] * some.size,
                     "row": np.full(some.size, row, dtype=np.int64),
                     "low_frac": low[some],
                     "high_frac": low[some] + 1 / bins,
@@ -264,11 +253,9 @@ def distribution_rows(names: Sequence[str], shares: Floats, means: Sequence[floa
                 }
             )
         )
-    schema = {
-        "node": pl.String, "path": pl.String, "row": pl.Int64, "low_frac": pl.Float64, "high_frac": pl.Float64,
-        "share_frac": pl.Float64, "height": pl.Float64, "class": pl.String, "mean_frac": pl.Float64,
-        "below_50_frac": pl.Float64, "below_80_frac": pl.Float64,
-    }  # fmt: skip
+    texts = ("node", "path", "class")
+    numbers = ("low_frac", "high_frac", "share_frac", "height", "mean_frac", "below_50_frac", "below_80_frac")
+    schema = dict.fromkeys(texts, pl.String) | {"row": pl.Int64} | dict.fromkeys(numbers, pl.Float64)
     return pl.concat(rows) if rows else pl.DataFrame(schema=schema)
 
 
@@ -285,13 +272,13 @@ def ranking_rows(windows: pl.DataFrame, *, top: int = 20) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``label`` (distinct), ``path``, ``process``, ``rank``, ``score_s``, ``sm_activity``, ``total_s``, ``count``,
-        ``class``.
+        ``label`` (distinct), ``path``, ``process``, ``rank``, ``score_s``, ``sm_activity``, ``total_s``,
+        ``count``, ``class``.
     """
     best = windows.filter(pl.col("rank").is_not_null()).sort("rank").head(top)
     several = best["process"].n_unique() > 1
     labels = [
-        f"{rank}  {short_path(node, 34)}" + (f"  ({short_path(process, 16)})" if several else "")
+        f"{rank}  {window_label(node, process if several else None)}"
         for rank, node, process in best.select("rank", "node", "process").iter_rows()
     ]
     return best.select(

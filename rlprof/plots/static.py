@@ -64,7 +64,7 @@ def render(chart: Any, suffix: str, *, scale: float = 2.0) -> bytes:
     import vl_convert
 
     if suffix == ".png":
-        return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
+        return bytes(vl_convert.vegalite_to_png(spec | {"background": "white"}, scale=scale))
     if suffix == ".svg":
         return str(vl_convert.vegalite_to_svg(spec)).encode()
     return page(spec).encode("utf-8", "replace")
@@ -96,4 +96,3 @@ def display_static() -> None:
 
     alt.renderers.register("rlprof-static", lambda spec, **_: mime_bundle(spec))
     alt.renderers.enable("rlprof-static")
-

@@ -20,14 +20,15 @@ TIER_1 = "tier 1: below 50 %"
 TIER_2 = "tier 2: 50 to 80 %"
 BUSY = "80 % or more: excluded"
 UNKNOWN = "activity not known"
-MIXED = "several names, merged"
 CATEGORY_COLOURS = {
     TIER_1: "#d55e00",
     TIER_2: "#e6a700",
     BUSY: "#3f97d1",
     UNKNOWN: "#9a9fa6",
-    MIXED: "#c08bb0",
 }
+#: Scale of mean activity: orange below 50 %, blue from 80 %, dark letters are readable on all of it.
+ACTIVITY_DOMAIN = (0.0, 0.5, 0.8, 1.0)
+ACTIVITY_RANGE = ("#d5640f", "#f3cd86", "#a9d0ea", "#3f97d1")
 
 #: Colours of single windows marked over an activity chart.
 WINDOW_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#e6a700", "#56b4e9", "#8c6bb1")
@@ -71,12 +72,23 @@ def short_path(path: str, chars: int = 36) -> str:
     kept = parts[-1]
     if len(kept) > chars - 2:
         head = (chars - 2) // 3
-        return f"{kept[:head]}…{kept[-(chars - 1 - head):]}"
+        return f"{kept[:head]}…{kept[-(chars - 1 - head) :]}"
     for part in reversed(parts[:-1]):
         if len(part) + len(kept) + 3 > chars:
             break
         kept = f"{part}/{kept}"
     return f"…/{kept}"
+
+
+def process_name(label: str) -> str:
+    """A process label as a person calls it: a bare number is a pid."""
+    return f"process {label}" if label.isdigit() else label
+
+
+def window_label(node: str, process: str | None, chars: int = 40) -> str:
+    """Label of a window: the end of its path, and its process where that is given."""
+    suffix = f" ({short_path(process, 16)})" if process else ""
+    return short_path(node, chars - len(suffix)) + suffix
 
 
 def unique_labels(labels: Sequence[str]) -> list[str]:
@@ -95,15 +107,30 @@ def style(chart: Any) -> Any:
         chart.configure(background="transparent", font=FONT)
         .configure_view(stroke=None)
         .configure_axis(
-            labelColor=TEXT, titleColor=TEXT, gridColor=GRID, domainColor=TEXT, tickColor=TEXT,
-            labelFontSize=11, titleFontSize=12, titleFontWeight="normal", titlePadding=8,
+            labelColor=TEXT,
+            titleColor=TEXT,
+            gridColor=GRID,
+            domainColor=TEXT,
+            tickColor=TEXT,
+            labelFontSize=11,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            titlePadding=8,
         )
         .configure_legend(
-            labelColor=TEXT, titleColor=TEXT, labelFontSize=11, titleFontSize=11,
-            titleFontWeight="normal", symbolStrokeWidth=0,
+            labelColor=TEXT,
+            titleColor=TEXT,
+            labelFontSize=11,
+            titleFontSize=11,
+            titleFontWeight="normal",
+            symbolStrokeWidth=0,
         )
         .configure_title(
-            color=TEXT, subtitleColor=TEXT, anchor="start", fontSize=14, subtitleFontSize=11,
+            color=TEXT,
+            subtitleColor=TEXT,
+            anchor="start",
+            fontSize=14,
+            subtitleFontSize=11,
             offset=12,
         )
         .configure_header(labelColor=TEXT, titleColor=TEXT)
