@@ -7,7 +7,7 @@ ids as unsigned 64-bit numbers and other whole numbers in several widths; here a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -164,6 +164,38 @@ class ParquetTables(_FolderTables):
 
     suffix = ".parquet"
 
+    def read(self, table: str, columns: Sequence[str], where: tuple[Condition, ...] = ()) -> pl.DataFrame:
+        """See `_FolderTables.read`; polars reads it where it can, which is several times faster."""
+        schema = self._schema(table)
+        types = {c: schema.field(c).type for c in columns}
+        if all(_plain(t) for t in types.values()):
+            self._progress(f"reading {table}", 0.0)
+            try:
+                scan = self._scan(table, where)
+                return scan.select(_converted(c, t) for c, t in types.items()).collect()
+            except (pl.exceptions.PolarsError, OSError):
+                pass  # text that is not UTF-8, or a damaged file: the slower way mends or tells
+        return super().read(table, columns, where)
+
+    def unique(self, table: str, column: str, *, shift: int = 0) -> list[int]:
+        """Distinct values of ``column >> shift``, ascending, nulls left out."""
+        type_ = self._schema(table).field(column).type
+        with self._reading(table):
+            try:
+                found = self._scan(table, ()).select(_converted(column, type_).unique()).collect()
+            except pl.exceptions.PolarsError as error:
+                raise pa.ArrowInvalid(str(error)) from error
+        return sorted({int(v) >> shift for v in found[column].drop_nulls()})
+
+    def _scan(self, table: str, where: tuple[Condition, ...]) -> pl.LazyFrame:
+        schema = self._schema(table)
+        scan = pl.scan_parquet(self._file(table), glob=False)
+        for column, values in where:
+            given = _values(schema.field(column).type, values)
+            test = pl.any_horizontal(pl.lit(False), *(pl.col(column) == v for v in given)).fill_null(False)
+            scan = scan.filter(test | pl.col(column).is_null() if None in values else test)
+        return scan
+
     def _read_schema(self, table: str) -> pa.Schema:
         return pq.read_schema(self._file(table))
 
@@ -173,6 +205,16 @@ class ParquetTables(_FolderTables):
     def _read(self, table: str, columns: list[str], test: pc.Expression | None) -> pa.Table:
         # a dataset drops the rows that are not wanted batch by batch, and keeps the order
         return ds.dataset(self._file(table), format="parquet").to_table(columns=columns, filter=test)
+
+
+def _plain(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_string(type_))
+
+
+def _converted(name: str, type_: pa.DataType) -> pl.Expr:
+    if pa.types.is_integer(type_):
+        return pl.col(name).cast(pl.Int64(), wrap_numerical=True)
+    return pl.col(name).cast(pl.Float64() if pa.types.is_floating(type_) else pl.String())
 
 
 class ArrowTables(_FolderTables):
@@ -222,19 +264,22 @@ def _filter(schema: pa.Schema, where: tuple[Condition, ...]) -> pc.Expression | 
     test: pc.Expression | None = None
     for column, values in where:
         type_ = schema.field(column).type
-        given = []
-        for value in values:
-            if value is not None:
-                try:
-                    given.append(pa.scalar(value, type=type_).as_py())
-                except (pa.ArrowInvalid, OverflowError):
-                    continue
-        term = pc.field(column).isin(pa.array(given, type=type_))
+        term = pc.field(column).isin(pa.array(_values(type_, values), type=type_))
         if None in values:
             term = term | pc.field(column).is_null()
         # isin is false, not null, for a null
         test = term if test is None else test & term
     return test
+
+
+def _values(type_: pa.DataType, values: tuple[int | None, ...]) -> list[int]:
+    """Those of the values of a condition that a column can hold."""
+    held = []
+    for value in values:
+        if value is not None:
+            with suppress(pa.ArrowInvalid, OverflowError):
+                held.append(cast(int, pa.scalar(value, type=type_).as_py()))
+    return held
 
 
 def _series(name: str, column: pa.ChunkedArray | pa.Array) -> pl.Series:
