@@ -75,6 +75,11 @@ def worker_label(pid: object) -> str:
     return str(pid).partition("@")[0].strip() or "process"
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 event``, ``2 events``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 class Names:
     """Numbers for distinct strings, in the order in which they come."""
 
@@ -190,7 +195,8 @@ class Pairs:
     ``B``/``E`` pair per (process, thread): an end closes the innermost open range of its name, or the
     innermost of all if it has no name. ``b``/``e`` pair per (process, category, id, name) and may overlap.
     The events are sorted by time first, keeping the file's order among equals, since buffered writers
-    reorder them.
+    reorder them. A range never ended is cut at the capture's end, or where its process was last seen before
+    it started again (`restart`).
     """
 
     _halves: list[_Half] = field(default_factory=list)
@@ -201,6 +207,10 @@ class Pairs:
     ) -> None:
         """Take one event."""
         self._halves.append(_Half(ts_ns, phase, process, thread, name, key))
+
+    def restart(self, ts_ns: int, process: int) -> None:
+        """The process with this number starts (again) at this time: a writer appends to an older file."""
+        self._halves.append(_Half(ts_ns, "R", process, 0, None, None))
 
     def __bool__(self) -> bool:
         return bool(self._halves)
@@ -220,7 +230,14 @@ class Pairs:
             End of the capture, in the clock of the events.
         """
         stacks: dict[object, list[_Half]] = {}
+        last_seen: dict[int, int] = {}
+        restarts: dict[int, list[tuple[int, int]]] = {}
         for half in sorted(self._halves, key=lambda h: h.ts_ns):
+            if half.phase == "R":
+                before = last_seen.get(half.process, half.ts_ns)
+                restarts.setdefault(half.process, []).append((half.ts_ns, before))
+                continue
+            last_seen[half.process] = half.ts_ns
             nests = half.phase in "BE"
             stack = stacks.setdefault(
                 (half.process, half.thread) if nests else (half.process, half.name, half.key), []
@@ -233,17 +250,19 @@ class Pairs:
                 _add_range(rows, stack.pop(at), half.ts_ns, cut=False)
         for stack in stacks.values():
             for begun in stack:
+                # an end after a restart closes what began after it: only what was lost is left here
+                lives = (last for at, last in restarts.get(begun.process, ()) if at > begun.ts_ns)
                 self.unmatched["begin"] += 1
-                _add_range(rows, begun, max(end_ns, begun.ts_ns), cut=True)
+                _add_range(rows, begun, max(next(lives, end_ns), begun.ts_ns), cut=True)
         self._halves.clear()
 
     def notes(self) -> list[str]:
         """What could not be paired, with counts."""
         out = []
         if n := self.unmatched["begin"]:
-            out.append(f"{n} ranges never end in the capture: cut at its end")
+            out.append(f"{counted(n, 'range')} never ended in the capture, cut at its (or the process's) end")
         if n := self.unmatched["end"]:
-            out.append(f"{n} range ends without a begin were dropped (begun before the capture?)")
+            out.append(f"{counted(n, 'end')} of ranges without a begin dropped (begun before the capture?)")
         return out
 
 

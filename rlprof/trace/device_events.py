@@ -6,6 +6,8 @@ import re
 
 import polars as pl
 
+from rlprof.trace.chrome_events import counted
+
 #: Times may look odd in many harmless ways; only device work this long is suspected to be impossible.
 SUSPECT_NS = 1_000_000_000
 _DAY_NS = 86_400_000_000_000
@@ -83,7 +85,7 @@ def suspect_times(raw: dict[str, pl.DataFrame]) -> tuple[dict[str, pl.DataFrame]
     real = starts.filter(starts > 0)
     if len(real) and len(real) < len(starts) and int(real.sort()[0]) > _DAY_NS:
         out = {name: frame.filter(pl.col("start_ns") > 0) for name, frame in out.items()}
-        notes.append(f"{len(starts) - len(real)} events at time 0 or before were set aside")
+        notes.append(f"{counted(len(starts) - len(real), 'event')} at time 0 or before set aside")
     work = ("kernels", "copies")
     duration = pl.col("end_ns") - pl.col("start_ns")
     fine = any(
@@ -93,11 +95,13 @@ def suspect_times(raw: dict[str, pl.DataFrame]) -> tuple[dict[str, pl.DataFrame]
     if total := sum(empty.values()):
         if fine:
             out |= {name: out[name].filter(duration > 0) for name in work}
-            notes.append(f"{total} kernels and copies that last 0 ns were set aside")
+            notes.append(f"{counted(total, 'kernel or copy event')} of 0 ns set aside")
         else:
-            notes.append(f"{total} kernels and copies are shorter than the clock's 1 us and count as 0 ns")
+            notes.append(
+                f"{counted(total, 'kernel or copy event')} shorter than the clock's 1 us taken as 0 ns"
+            )
     if dropped := _impossible(out, work):
-        notes.append(f"{dropped} kernels and copies with an impossibly long duration were set aside")
+        notes.append(f"{counted(dropped, 'kernel or copy event')} of impossible length set aside")
     return out, notes
 
 

@@ -37,6 +37,7 @@ from rlprof.trace.chrome_events import (
     Names,
     Rows,
     as_int,
+    counted,
     ranges_frame,
     typed,
     worker_label,
@@ -113,7 +114,7 @@ def _build(path: Path, stream: EventStream, events: Collector) -> Trace:
         events.pairs.join(paired, last)
         raw["ranges"] = pl.concat([raw["ranges"], paired.frame()])
         notes += events.pairs.notes()
-    notes += [f"{n} events {what} were set aside" for what, n in events.dropped.items()]
+    notes += [f"{counted(n, 'event')} {what} set aside" for what, n in events.dropped.items()]
     held = {name: frame for name, frame in raw.items() if len(frame)}
     if not held:
         what = f"{stream.count} events, none with a time" if stream.count else "its list of events is empty"
@@ -140,6 +141,7 @@ def _build(path: Path, stream: EventStream, events: Collector) -> Trace:
         graph_mode="node" if events.graph_nodes else None,
         product="PyTorch profiler" if events.seen - {OTHER} else None,
         schema_version=None if version is None else str(version),
+        overhead_ns=_covered_ns(events.overhead.frame()),
     )
     loaders: dict[TableName, Loader] = {name: _loader(name, frame) for name, frame in tables.items()}
     return Trace(meta, loaders, _missing(tables), tuple(notes))
@@ -243,6 +245,15 @@ def _rank(document: dict[str, Any], file_name: str) -> tuple[int | None, list[st
     if rank is None:
         return None, []
     return rank, [f"the rank ({rank}) is taken from the file's name: the trace does not state it"]
+
+
+def _covered_ns(intervals: pl.DataFrame) -> int | None:
+    """Length of the union of intervals; None if there is none."""
+    if intervals.is_empty():
+        return None
+    reached = pl.col("end_ns").cum_max().shift(1).fill_null(0)
+    gained = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
+    return int(intervals.sort("start_ns").select(gained.sum()).item())
 
 
 def _utc(start_ns: int, document: dict[str, Any]) -> int | None:

@@ -21,7 +21,7 @@ from rlprof.trace.chrome_events import (
     us_to_ns,
 )
 
-KERNEL, COPY, API, ANNOTATION, OPERATION, NO_WORK, OTHER = range(7)
+KERNEL, COPY, API, ANNOTATION, OPERATION, OVERHEAD, NO_WORK, OTHER = range(8)
 _KINDS = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
@@ -35,13 +35,14 @@ _KINDS = {
     "user_annotation": ANNOTATION,
     "cpu_op": OPERATION,
     "operator": OPERATION,
+    "overhead": OVERHEAD,
 }
 #: Kineto's categories that are neither work of a GPU nor a range of the host.
 _NO_WORK = frozenset(
     """
     ac2g async async_cpu_to_gpu async_gpu collective_comm cpu_instant_event cuda_event cuda_profiler_range
     cuda_sync external_correlation flow fwdbwd glow_runtime gpu_user_annotation hpu_op mtia_ccp_events
-    mtia_insight mtia_runtime overhead privateuse1_driver privateuse1_runtime python python_function sync
+    mtia_insight mtia_runtime privateuse1_driver privateuse1_runtime python python_function sync
     trace xpu_driver xpu_runtime
     """.split()  # noqa: SIM905
 )
@@ -114,6 +115,8 @@ class Collector:
         )
     )
     ranges: Rows = field(default_factory=lambda: Rows(RANGE_ROW))
+    #: times in which the profiler held up the program
+    overhead: Rows = field(default_factory=lambda: Rows({"start_ns": pl.Int64(), "end_ns": pl.Int64()}))
     #: complete events of categories that are not Kineto's
     others: Rows = field(default_factory=lambda: Rows(RANGE_ROW))
     other_categories: Counter[str] = field(default_factory=Counter)
@@ -166,6 +169,9 @@ class Collector:
         if type(args) is not dict:
             args = {}
         name = event.get("name")
+        if kind == OVERHEAD:
+            self.overhead.add(start_ns, end_ns)
+            return
         self.seen.add(kind)
         if kind in (KERNEL, COPY):
             device = as_int(args.get("device"))
