@@ -41,7 +41,7 @@ def doctor(
         write(as_text(diagnosis))
 
 
-def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
+def as_text(diagnosis: Diagnosis, width: int = 80) -> str:
     """Lay out a diagnosis as text: problems first, each with its consequence and its remedy."""
     import textwrap
 
@@ -58,4 +58,7 @@ def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
                     break_on_hyphens=False, break_long_words=False,
                 )  # fmt: skip
     lines += ["", diagnosis.verdict]
+    lines += textwrap.wrap(
+        f"To record everything: {diagnosis.command}", width, break_on_hyphens=False, break_long_words=False
+    )
     return "\n".join(lines) + "\n"

@@ -45,7 +45,7 @@ def export(
 
     with progress_bar() as progress:
         trace = load(traces, window, rank_from, anchors, progress)
-        from rlprof.trace.export import export_trace
+        from rlprof.trace.export import export as write
 
-        export_trace(trace, output, to=to.value, force=force, progress=progress)
+        write(trace, to.value, output, force=force, progress=lambda s, f: progress(s, 0.7 + 0.3 * f))
     say(f"written: {output}")

@@ -21,7 +21,7 @@ LOW_BELOW_FRAC = 0.5
 HEADINGS = ("rank", "", "node", "tier", "calls", "mean", "total", "active", "<50 %", "score")
 #: Width of all columns but node and process, with the gaps between them.
 _OTHER_COLUMNS = 56
-_MIN_WIDTH, _MAX_WIDTH = 80, 140
+_MIN_WIDTH, _MAX_WIDTH, _WIDE = 80, 140, 100
 
 
 def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = None) -> str:
@@ -54,6 +54,10 @@ def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = N
         paths = [str(r["node"]) for r in rows]
         processes = [str(r["process"]) for r in rows] if len({r["process"] for r in rows}) > 1 else None
         taken = 1 + max(7, *(len(p) for p in processes)) if processes else 0
+        # calls times mean: the one column to spare when there is little room
+        spared = HEADINGS.index("total") if processes and console.width < _WIDE else None
+        if spared is not None:
+            taken -= 8
         names = short_names(paths, limit=max(16, console.width - _OTHER_COLUMNS - taken))
         table = Table(box=None, padding=(0, 1, 0, 0), collapse_padding=True, pad_edge=False)
         table.add_column("rank", justify="right", no_wrap=True)
@@ -61,11 +65,13 @@ def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = N
         table.add_column("node", overflow="fold")
         if processes:
             table.add_column("process", no_wrap=True)
-        for title in HEADINGS[3:]:
+        for title in (h for i, h in enumerate(HEADINGS) if i > 2 and i != spared):
             table.add_column(title, justify="right", no_wrap=True)
         low = _low_of(report)
         for i, (row, name) in enumerate(zip(rows, names, strict=True)):
             cells = _cells(row, name, report, low)
+            if spared is not None:
+                del cells[spared]
             table.add_row(*(Text(c) for c in cells[:3] + (processes or [])[i : i + 1] + cells[3:]))
         with console.capture() as drawn:
             console.print(table)

@@ -357,6 +357,12 @@ def _not_an_export(path: Path) -> NotATraceError:
             where=path,
             hint=f"give the captures themselves, for example {reports[0]}",
         )
+    if "meta.json" in names and any(n.endswith(".parquet") for n in names):
+        return NotATraceError(
+            "a Parquet export by rlprof for other tools, not a capture",
+            where=path,
+            hint="give the capture that it was made from, or export with --to rlprof",
+        )
     return NotATraceError(
         f"not a trace: a folder that holds {some(names)}",
         where=path,

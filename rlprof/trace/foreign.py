@@ -36,6 +36,8 @@ def describe_sqlite(tables: Sequence[str]) -> str:
         return "it looks like a DLProf database"
     if {"code_items", "code_item_kinds"} <= lower or ("projects" in lower and "config_files" in lower):
         return "it looks like an index of Visual Studio"
+    if {"meta", "ranges"} <= lower or {"meta", "kernels"} <= lower:
+        return "it looks like an export by rlprof for other tools (--to rlprof makes one to read again)"
     if "profiles" in lower and "moz_places" in lower:
         return "it looks like a browser's database"
     return f"its {len(tables)} table(s) are {some(tables)}"

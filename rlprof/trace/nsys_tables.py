@@ -23,6 +23,7 @@ from rlprof.trace.nsys_export import (
     METRICS,
     NEEDED_TABLES,
     NVTX,
+    OVERHEAD,
     RUNTIME,
     Condition,
     NsysExport,
@@ -144,7 +145,18 @@ def _meta(export: NsysExport, format: str) -> tuple[TraceMeta, list[str]]:
         product=f"Nsight Systems {product}" if product else None,
         schema_version=said.get("EXPORT_SCHEMA_VERSION"),
         traced=traced,
+        overhead_ns=_overhead_ns(export),
     ), notes
+
+
+def _overhead_ns(export: NsysExport) -> int | None:
+    """Union of the times in which the profiler held up a thread."""
+    spans = export.small(OVERHEAD, ["start", "end"])
+    total, reached = 0, 0
+    for start, end in sorted((as_int(s["start"]), as_int(s["end"])) for s in spans):
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total if spans else None
 
 
 def _devices(export: NsysExport) -> Loaded:

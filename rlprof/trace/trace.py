@@ -59,6 +59,8 @@ class TraceMeta:
         Version of the file's schema.
     traced : frozenset of str or None
         What was switched on during capture, out of ``cuda``, ``nvtx``, ``gpu_metrics``; None if not stated.
+    overhead_ns : int or None
+        Time in which the profiler says that it held up at least one thread; None if it does not say.
     """
 
     format: str
@@ -72,6 +74,7 @@ class TraceMeta:
     product: str | None = None
     schema_version: str | None = None
     traced: frozenset[str] | None = None
+    overhead_ns: int | None = None
 
     @property
     def duration_ns(self) -> int:
