@@ -70,7 +70,7 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
     Returns
     -------
     polars.DataFrame
-        ``track``, ``start_ns``, ``end_ns``, ``name``, ``activity_frac``, ``count``; sorted by track and start.
+        ``track``, ``start_ns``, ``end_ns``, ``name``, ``activity_frac``, ``count``; by track and start.
         Ranges shorter than a common width w are united where they start in one cell of a grid of that width.
         The counts add up to the number of ranges that touch the span.
     """
@@ -99,7 +99,7 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
                 pl.col("start_ns").min(),
                 pl.col("end_ns").max(),
                 pl.when(one)
-                .then(pl.col("name").first())
+                .then(pl.col("name").first().cast(pl.String))
                 .otherwise(pl.format("{} names", pl.col("name").n_unique()))
                 .alias("name"),
                 ((pl.col("activity_frac") * weight).sum() / weight.sum())
@@ -109,8 +109,8 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
             )
             .drop("cell")
         )
-        bars = pl.concat([inside.filter(~short), blocks])
-    return bars.sort("track", "start_ns", "end_ns")
+        bars = pl.concat([inside.filter(~short).cast({"name": pl.String}), blocks])
+    return bars.cast({"name": pl.String}).sort("track", "start_ns", "end_ns")
 
 
 def sub_lanes(start_ns: list[int], end_ns: list[int]) -> list[int]:
@@ -157,7 +157,7 @@ def lay_out(
     Parameters
     ----------
     ranges : polars.DataFrame
-        Columns `RANGE_COLUMNS`; ``name`` is a label of any length.
+        Columns `RANGE_COLUMNS`; ``name`` is a label of any length, text or categorical.
     process_labels : dict of int to str
         Name to show for each process.
     busy : list of (label, frame)

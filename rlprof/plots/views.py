@@ -62,10 +62,14 @@ class Views:
     signals: tuple[Signal, ...] | Unavailable
 
     @classmethod
-    def of(cls, trace: Trace, report: WindowReport | None = None, *, exact_names: bool = False) -> Views:
+    def of(cls, trace: Trace, report: WindowReport | None = None) -> Views:
         """Do the analyses that the charts of `trace` need; `report` if it was made already."""
-        made = trace.windows(exact_names=exact_names) if report is None else report
-        return cls(trace, made, hierarchy(trace, exact_names=exact_names), signals(trace))
+        made = trace.windows() if report is None else report
+        tree = hierarchy(trace)
+        if not made.frame["node"].is_in(tree.nodes["path"].implode()).all():
+            # the ranking was made with the names as they are
+            tree = hierarchy(trace, exact_names=True)
+        return cls(trace, made, tree, signals(trace))
 
     def span(self, start_s: float | None = None, end_s: float | None = None) -> tuple[int, int]:
         """A span of the trace in ns; by default that of its ranges (with a margin), or all of it.
@@ -313,7 +317,7 @@ class Views:
             "node",
             "process",
             "depth",
-            pl.col("path").str.split("/").list.last().alias("name"),
+            pl.col("path").str.split("/").list.last().cast(pl.Categorical).alias("name"),
             pl.Series(
                 "activity_frac", [known.get((n, labels.get(p, ""))) for n, p in keys], dtype=pl.Float64
             ),

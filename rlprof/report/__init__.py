@@ -1,0 +1,1 @@
+"""Reports for people: one HTML file that opens from disk."""
