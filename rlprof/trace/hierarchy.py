@@ -142,7 +142,7 @@ def _nest_by_stack(group: I64, start_ns: I64, end_ns: I64) -> Nesting:
         if g != last_group:
             stack, last_group = [], g
         # not only the top: in a stack with crossings a deeper one may have ended
-        stack = [j for j in stack if end_ns[j] > s or (end_ns[j] == s == start_ns[j] and e == s)]
+        stack = [j for j in stack if end_ns[j] > s]
         holders = [j for j in stack if end_ns[j] >= e]
         if len(holders) < len(stack):
             crossing[i] = True

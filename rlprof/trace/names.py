@@ -10,7 +10,7 @@ import polars as pl
 UNNAMED = "(unnamed)"
 
 # `, op_id = 990346`, `seq=45328`, `id: 7`: a key with an integer value
-_KEY_VALUE = re.compile(r"[,;]?\s*\b[A-Za-z_][\w.]*\s*[=:]\s*(?:0x[0-9a-fA-F]+|\d+)(?![\w.])")
+_KEY_VALUE = re.compile(r"[,;]?\s*\b([A-Za-z_][\w.]*)\s*[=:]\s*(?:0x[0-9a-fA-F]+|\d+)(?![\w.])")
 # `step 17`, `ProfilerStep#551`, `epoch (3)`, `step [2/10]`: a number that stands apart at the end
 _APART = re.compile(r"(?<=\w)\s*[ #(\[<:]\s*#?\d+(?:\s*(?:/|of)\s*\d+)?\s*[)\]>]?$")
 # `step_11`, `iter-3`: glued with _ - . /, which also number layers and stages: only after loop words
@@ -37,6 +37,8 @@ def normalise(label: str) -> str:
     ('step', 'layer_3', '17')
     """
     out = _KEY_VALUE.sub("", label)
+    if not out.strip(" ,;") and (key := _KEY_VALUE.match(label)):
+        out = key[1]  # `epoch: 4` is called epoch
     previous = None
     while out != previous:
         previous = out
