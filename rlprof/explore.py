@@ -90,9 +90,9 @@ def describe(report: WindowReport, key: Key) -> tuple[str, ...]:
     if rows.is_empty():
         raise UsageError(f"no node is called {key[0]!r} in process {key[1]!r}", hint="see report.frame")
     row = rows.row(0, named=True)
-    out = [
-        f"{row['count']:,} calls of {row['mean_s'] * 1e3:.3g} ms on average, {row['total_s']:.3g} s in all."
-    ]
+    mean_s, calls = row["mean_s"], "call" if row["count"] == 1 else "calls"
+    mean = f"{mean_s:.3g} s" if mean_s >= 1 else f"{mean_s * 1e3:.3g} ms"
+    out = [f"{row['count']:,} {calls} of {mean} on average, {row['total_s']:.3g} s in all."]
     activity, score_s = row["sm_activity"], row["score_s"]
     if activity is None:
         return (*out, "Activity is unavailable; see the notes of the report.")

@@ -25,7 +25,12 @@ def execute(notebook: Path, folder: Path, **parameters: Any) -> nbformat.Noteboo
         raise ValueError(f"{notebook.name} has no parameter {sorted(unknown)}")
     target = folder / notebook.name
     papermill.execute_notebook(
-        str(notebook), str(target), parameters=parameters, cwd=str(folder), progress_bar=False, kernel_name="python3"
+        str(notebook),
+        str(target),
+        parameters=parameters,
+        cwd=str(folder),
+        progress_bar=False,
+        kernel_name="python3",
     )
     return nbformat.read(target, as_version=4)
 
@@ -42,5 +47,8 @@ def printed(notebook: nbformat.NotebookNode) -> str:
 def mime_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
     """The kinds of each displayed output, in order."""
     return [
-        set(output["data"]) for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output
+        set(output["data"])
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "data" in output
     ]

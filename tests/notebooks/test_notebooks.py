@@ -1,0 +1,97 @@
+"""The tutorials: well formed, without outputs, and each runs and says what it should."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+from tests.notebooks.execute import execute, known_parameters, mime_types, printed
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb")) + sorted((ROOT / "reproductions").rglob("*.ipynb"))
+IDLE = ROOT / "notebooks" / "01_where_is_my_gpu_idle.ipynb"
+SHIPPED = ROOT / "datasets" / "vla_h200.rlprof"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel runs in another folder: it finds this checkout even where rlprof is not installed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_is_valid_and_stores_no_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert not cell.outputs
+            assert cell.execution_count is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_has_one_cell_of_parameters(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    tagged = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    assert known_parameters(path)
+
+
+def test_a_misspelt_parameter_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="top_m"):
+        execute(IDLE, tmp_path, top_m=3)
+
+
+def test_links_of_the_tutorials_resolve() -> None:
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                for target in re.findall(r"\]\((?![a-z]+:)([^)#]+)", cell.source):
+                    assert (path.parent / target).exists(), target
+
+
+def test_where_is_my_gpu_idle_on_the_shipped_capture(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = execute(IDLE, tmp_path, trace_path=str(SHIPPED), out_dir=str(out))
+    text = printed(done)
+    assert "iteration: iteration, 3 of them" in text
+    assert "activity: sm_counters, one sample every 0.5 ms" in text
+    assert "82.0% of the time lies below 50% activity" in text
+    assert re.search(
+        r"best-ranked leaf: \S+/policy/denoise \(36 invocations, 2\.8135 s, activity 0\.084\)", text
+    )
+    # charts and the explorer are pictures: they show without a browser and without a network
+    kinds = mime_types(done)
+    assert sum("image/svg+xml" in k for k in kinds) == 4
+    assert sum({"application/vnd.jupyter.widget-view+json", "image/png"} <= k for k in kinds) == 1
+    assert {p.name for p in out.iterdir()} == {
+        "windows.csv", "windows.svg", "activity.png", "distribution.svg", "timeline.html",
+    }  # fmt: skip
+    header = (out / "windows.csv").read_text().splitlines()[0]
+    assert header.startswith("node,process,device,")
+
+
+def test_where_is_my_gpu_idle_writes_nothing_unasked(tmp_path: Path, data: Path) -> None:
+    small = data / "nsys" / "vla_chunk_and_training.sqlite"
+    done = execute(IDLE, tmp_path, trace_path=str(small), preset="full", top_n=3)
+    assert re.search(r"best-ranked leaf: \S+/policy/denoise \(1 invocations", printed(done))
+    assert {p.name for p in tmp_path.iterdir()} == {IDLE.name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nsys/gpu_metrics_two_gpus_no_cuda.sqlite", "no leaf has a rank"),
+        ("nsys/training_autograd_thread.sqlite", "activity: kernel_union"),
+        ("kineto/cpu_only.pt.trace.json.gz", "activity: unavailable"),
+    ],
+)
+def test_where_is_my_gpu_idle_on_captures_that_lack_something(
+    tmp_path: Path, shared_traces: Path, name: str, said: str
+) -> None:
+    assert said in printed(execute(IDLE, tmp_path, trace_path=str(shared_traces / name)))
