@@ -129,6 +129,7 @@ def archive_meta(
     product: str | None = None,
     schema_version: str | None = None,
     traced: Sequence[str] | None = None,
+    overhead_ns: int | None = None,
     missing: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def archive_meta(
         Nanoseconds since the Unix epoch at time 0 of the clock.
     clock_uncertainty_ns : int
         Bound of the error of that clock over several captures.
-    graph_mode, sampling_hz, product, schema_version, traced
+    graph_mode, sampling_hz, product, schema_version, traced, overhead_ns
         As in `TraceMeta`.
     missing : mapping of table name to str, optional
         Why a table is absent.
@@ -173,6 +174,7 @@ def archive_meta(
         "product": product,
         "schema_version": schema_version,
         "traced": None if traced is None else sorted(traced),
+        "overhead_ns": overhead_ns,
         "missing": dict(missing or {}),
         "notes": list(notes),
     }

@@ -112,7 +112,8 @@ class _Layout:
         starts = [trace.table(n, ["start_ns"])["start_ns"].min() for n in timed if trace.has(n)]
         first_ns = min((s for s in starts if isinstance(s, int)), default=0)
         devices = {
-            r["device"]: f"GPU {r['device']}" + (f" ({r['name']})" if r["name"] else "")
+            r["device"]: f"GPU {r['device']}"
+            + (f" ({r['name']})" if r["name"] and r["name"] != f"GPU {r['device']}" else "")
             for r in trace.table("devices").iter_rows(named=True)
         }
         with_device: tuple[TableName, ...] = ("kernels", "copies", "activity")
@@ -129,7 +130,10 @@ class _Layout:
             else FIRST_UNKNOWN_PID + r["process"]
             for r in rows
         }
-        names = {pid_of[r["process"]]: str(r["label"]) for r in rows}
+        names = {
+            pid_of[r["process"]]: f"process {r['label']}" if str(r["label"]).isdecimal() else str(r["label"])
+            for r in rows
+        }
         return cls(max(0, -first_ns), pid_of, {**devices, **names})
 
     def pid(self, process: int | None) -> int:
@@ -296,7 +300,12 @@ def _host_events(trace: Trace, layout: _Layout) -> Iterator[pl.Series]:
     for rows in work.partition_by("process", "thread", "own_lane", maintain_order=True):
         process, thread, own_lane = rows.select("process", "thread", "own_lane").row(0)
         pid = layout.pid(process)
-        name = f"thread {thread}" if thread is not None else "thread not known"
+        # nsys puts machine, VM and process into the upper bits of a thread's number
+        name = (
+            f"thread {thread & 0xFFFFFF if thread >> 32 else thread}"
+            if thread is not None
+            else "thread not known"
+        )
         if own_lane:
             name += ", start/end ranges"
         placed = _on_lanes(rows, "nested", lambda n, pid=pid, name=name: layout.lanes(pid, name, n))  # type: ignore[misc]
@@ -319,7 +328,7 @@ def _counter_events(trace: Trace, layout: _Layout) -> Iterator[pl.Series]:
                     f'{{"ph":"C","name":"{name}","pid":{pid},"ts":',
                     _us(pl.col("start_ns") + layout.shift_ns),
                     ',"args":{"%":',
-                    (pl.col("active_frac") * 100).round(4).cast(pl.String).fill_null("null"),
+                    (pl.col("active_frac") * 100).round(4).fill_nan(None).cast(pl.String).fill_null("null"),
                     "}}",
                 )
             ).to_series()

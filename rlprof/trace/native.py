@@ -89,6 +89,7 @@ def trace_document(trace: Trace, *, notes: tuple[str, ...] = ()) -> dict[str, An
         product=meta.product,
         schema_version=meta.schema_version,
         traced=None if meta.traced is None else sorted(meta.traced),
+        overhead_ns=meta.overhead_ns,
         missing={name: trace.missing[name] for name in TABLE_NAMES if name in trace.missing},
         notes=tuple(dict.fromkeys((*trace.notes, *notes))),
     )
@@ -315,6 +316,7 @@ class Archive:
             product=d["product"],
             schema_version=d["schema_version"],
             traced=None if d["traced"] is None else frozenset(d["traced"]),
+            overhead_ns=d["overhead_ns"],
         )
 
 
@@ -339,10 +341,9 @@ def _checked_document(path: Path, content: pa.Buffer) -> dict[str, Any]:
             hint="pip install --upgrade rlprof",
         )
     for key, good in _DOCUMENT.items():
-        if key not in document or not good(document[key]):
-            raise DamagedTraceError(
-                f"meta.json: {key} is {document.get(key, 'absent')!r}", where=path, hint=_AGAIN
-            )
+        # what may be null may be left out
+        if not good(document.setdefault(key, None)):
+            raise DamagedTraceError(f"meta.json: {key} is {document[key]!r}", where=path, hint=_AGAIN)
     return document
 
 
@@ -369,6 +370,7 @@ _DOCUMENT: dict[str, Callable[[Any], bool]] = {
     "sampling_hz": lambda v: v is None or isinstance(v, float) or _whole(v),
     "product": _text_or_none,
     "schema_version": _text_or_none,
+    "overhead_ns": lambda v: v is None or _whole(v),
     "traced": lambda v: v is None or _text_list(v),
     "missing": lambda v: isinstance(v, dict) and _text_list(list(v.values())),
     "notes": _text_list,

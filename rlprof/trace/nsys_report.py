@@ -25,6 +25,7 @@ from rlprof.errors import (
 )
 from rlprof.progress import Progress, silent
 from rlprof.trace import nsys_cache
+from rlprof.trace.nsys_export import GENERIC, METRICS
 from rlprof.trace.nsys_parquet import ArrowTables, ParquetTables
 from rlprof.trace.nsys_sqlite import SqliteTables
 from rlprof.trace.nsys_tables import NEEDED_TABLES, RawTables, has_nsys_tables, trace_from_raw
@@ -339,8 +340,9 @@ def _gb(size: float) -> str:
 
 def _keep_needed(folder: Path) -> None:
     """Remove tables that rlprof does not read, environments among them: older nsys exports all."""
-    for file in folder.glob("*.parquet"):
-        if file.stem not in NEEDED_TABLES:
+    held = {file.stem: file for file in folder.glob("*.parquet")}
+    for table, file in held.items():
+        if table not in NEEDED_TABLES and not (table == GENERIC and METRICS not in held):
             file.unlink()
 
 
