@@ -44,7 +44,9 @@ def test_clip(rows, a, b):
 @given(intervals, st.data())
 def test_load_sums_weights(rows, data):
     start, end = arrays(rows)
-    weight = np.array(data.draw(st.lists(st.integers(1, 9), min_size=len(rows), max_size=len(rows))), dtype=np.int64)
+    weight = np.array(
+        data.draw(st.lists(st.integers(1, 9), min_size=len(rows), max_size=len(rows))), dtype=np.int64
+    )
     s, e, total = load(start, end, weight)
     want = np.zeros(SPAN, dtype=np.int64)
     for a, b, w in zip(start, end, weight, strict=True):

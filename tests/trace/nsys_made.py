@@ -71,9 +71,19 @@ def made(tmp_path: Path, drop: Mapping[str, Sequence[str]] | None = None, **tabl
     return read_sqlite(export(tmp_path / "made.sqlite", held, drop=drop))  # type: ignore[arg-type]
 
 
-def push_pop(start: int, end: int | None, text: str | None, thread: int = tid(10), **more: object) -> dict[str, object]:
+def push_pop(
+    start: int, end: int | None, text: str | None, thread: int = tid(10), **more: object
+) -> dict[str, object]:
     """A push/pop range."""
-    return {"start": start, "end": end, "eventType": 59, "text": text, "globalTid": thread, "domainId": 0, **more}
+    return {
+        "start": start,
+        "end": end,
+        "eventType": 59,
+        "text": text,
+        "globalTid": thread,
+        "domainId": 0,
+        **more,
+    }
 
 
 def kernel(start: int, end: int, pid: int = 10, **more: object) -> dict[str, object]:

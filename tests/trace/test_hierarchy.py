@@ -1,4 +1,4 @@
-"""Nesting of ranges: by counting, by stack, and as a person would."""
+"""Nesting of ranges, against a search for the innermost holder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlprof.trace.hierarchy import _nest_by_stack, hierarchy, nest
+from rlprof.trace.hierarchy import hierarchy
+from rlprof.trace.sweep import nest
 from tests.trace.nsys_made import made, push_pop, tid
 
 
@@ -31,14 +32,22 @@ def programs(draw, crossing: bool = False):
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
-@given(programs())
+def innermost_holder(rows, i) -> int:
+    """The last range before i, of its group, that holds it; one that ends where an empty one lies does not."""
+    group, start, end = rows[i]
+    for j in range(i - 1, -1, -1):
+        g, s, e = rows[j]
+        holds = g == group and e >= end and (e > start or s == start)
+        if holds:
+            return j
+    return -1
+
+
+@given(programs(crossing=True))
 @settings(max_examples=300)
-def test_counting_equals_a_stack(rows):
-    group, start, end = rows.T
-    fast, slow = nest(group, start, end), _nest_by_stack(group, start, end)
-    if not slow.crossing.any():
-        assert fast.depth.tolist() == slow.depth.tolist()
-        assert fast.parent.tolist() == slow.parent.tolist()
+def test_nesting_equals_a_search(rows):
+    found = nest(*rows.T)
+    assert found.parent.tolist() == [innermost_holder(rows.tolist(), i) for i in range(len(rows))]
 
 
 @given(programs(crossing=True))
