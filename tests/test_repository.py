@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,9 @@ from tests.conftest import ROOT
 
 MAX_TRACKED_BYTES = 5_000_000
 # Written in parts, so that this file does not find itself.
-MACHINE_PATHS = re.compile("|".join(re.escape(p) for p in ("/wo" + "rk/", "/ro" + "ot/")))
+MACHINE_PATHS = re.compile(
+    "|".join(re.escape(p) for p in ("/wo" + "rk/main", "/wo" + "rk/shared", "/ro" + "ot/."))
+)
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError|placeholder|stub)\b", re.IGNORECASE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -101,3 +107,43 @@ def test_shell_scripts_are_executable_and_parse() -> None:
         shell = "bash" if "bash" in path.read_text().splitlines()[0] else "sh"
         done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
         assert not done.returncode, done.stderr
+
+
+def options_of(verb: str) -> set[str]:
+    """Long options that `rlprof VERB --help` lists."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "rlprof", verb, "--help"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(re.findall(r"--[a-z][a-z-]+", shown.stdout)) - {"--help"}
+
+
+@pytest.mark.parametrize("verb", ["analyze", "doctor", "export"])
+def test_the_documented_options_are_those_of_the_command(verb: str) -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    section = re.search(rf"^## `rlprof {verb} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    documented = set(re.findall(r"--[a-z][a-z-]+", section[0]))
+    assert documented == options_of(verb)
+
+
+def test_every_dependency_is_described() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    extras = project["optional-dependencies"].values()
+    named = {re.split(r"[<>=\[;! ]", r)[0] for group in (project["dependencies"], *extras) for r in group}
+    assert not {name for name in named if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
+
+
+def test_every_shipped_capture_is_described_with_its_size_and_digest() -> None:
+    text = (ROOT / "datasets" / "README.md").read_text()
+    captures = [p for p in tracked("datasets/*") if p.suffix != ".md"]
+    assert captures
+    for path in captures:
+        row = next((line for line in text.splitlines() if f"`{path.name}`" in line), "")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in row, path.name
+        assert f"{path.stat().st_size:,}" in row, path.name
