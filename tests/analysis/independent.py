@@ -5,6 +5,7 @@ For captures with SM counters of one GPU, push/pop ranges and a node called ``it
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ class Figures:
 def compute(path: Path) -> Figures:
     con = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     ranges = con.execute(
-        "SELECT globalTid, start, end, text FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY globalTid, start, -end"
+        "SELECT globalTid, start, end, text FROM NVTX_EVENTS WHERE eventType = 59"
+        " ORDER BY globalTid, start, -end"
     ).fetchall()
     (metric,) = con.execute(
         "SELECT metricId FROM TARGET_INFO_GPU_METRICS WHERE metricName LIKE 'SMs Active%'"
@@ -38,7 +40,7 @@ def compute(path: Path) -> Figures:
         "SELECT timestamp, value FROM GPU_METRICS WHERE metricId = ? ORDER BY timestamp", (metric,)
     ).fetchall()
     con.close()
-    steps = sorted(b[0] - a[0] for a, b in zip(samples, samples[1:], strict=False))
+    steps = sorted(b[0] - a[0] for a, b in itertools.pairwise(samples))
     median = steps[len(steps) // 2]
     held = [
         (t, min(samples[i + 1][0] if i + 1 < len(samples) else t + median, t + int(1.5 * median)), v / 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import polars as pl
@@ -298,7 +299,7 @@ def test_targets_leave_mixed_parents_to_their_parts():
 def nested_program(draw):
     """An iteration with children, and activity samples of random values."""
     edges = sorted(draw(st.lists(st.integers(0, 400), min_size=2, max_size=12, unique=True)))
-    parts = list(zip(edges[:-1], edges[1:], strict=True))
+    parts = list(itertools.pairwise(edges))
     names = draw(st.lists(st.sampled_from("abc"), min_size=len(parts), max_size=len(parts)))
     values = draw(st.lists(st.integers(0, 100), min_size=40, max_size=40))
     return [(0, 400, "iteration"), *((s, e, n) for (s, e), n in zip(parts, names, strict=True))], values

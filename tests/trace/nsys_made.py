@@ -54,7 +54,7 @@ def export(path: Path, tables: Rows, *, drop: Mapping[str, Sequence[str]] | None
         names = [c for c in COLUMNS[table] if c not in (drop or {}).get(table, ())]
         extra = sorted({c for r in rows for c in r} - set(names))
         names += extra
-        kind = {c: "TEXT" if c in TEXT and not (table == "GPU_METRICS") else "INTEGER" for c in names}
+        kind = {c: "TEXT" if c in TEXT and table != "GPU_METRICS" else "INTEGER" for c in names}
         con.execute(f"CREATE TABLE {table} ({', '.join(f'{c} {kind[c]}' for c in names)})")
         marks = ", ".join("?" * len(names))
         con.executemany(f"INSERT INTO {table} VALUES ({marks})", [[r.get(c) for c in names] for r in rows])
@@ -89,7 +89,7 @@ def push_pop(
 def kernel(start: int, end: int, pid: int = 10, **more: object) -> dict[str, object]:
     """A kernel of 132 blocks on device 0."""
     base = {
-        "start": start, "end": end, "deviceId": 0, "streamId": 7, "correlationId": 1, "globalPid": tid(pid, 0),
-        "shortName": 1, "demangledName": 1, "gridX": 132, "gridY": 1, "gridZ": 1,
+        "start": start, "end": end, "deviceId": 0, "streamId": 7, "correlationId": 1,
+        "globalPid": tid(pid, 0), "shortName": 1, "demangledName": 1, "gridX": 132, "gridY": 1, "gridZ": 1,
     }  # fmt: skip
     return {**base, **more}

@@ -33,7 +33,7 @@ def programs(draw, crossing: bool = False):
 
 
 def innermost_holder(rows, i) -> int:
-    """The last range before i, of its group, that holds it; one that ends where an empty one lies does not."""
+    """The last earlier range of the group that holds i; one that ends where an empty one lies does not."""
     group, start, end = rows[i]
     for j in range(i - 1, -1, -1):
         g, s, e = rows[j]

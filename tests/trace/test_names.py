@@ -37,7 +37,7 @@ def test_ids_go(label, plain):
 @pytest.mark.parametrize(
     "label",
     ["layer1", "layer_3", "conv2d", "Identity_12", "resnet50", "gemm_128x128", "layer1.0/conv1", "stage_0",
-     "FSDP::post_forward (blocks.2._checkpoint_wrapped_module)", "/layer4/layer4.0/Add", "17", "lr=0.5", "x=1.5"],
+     "FSDP::post_forward (blocks.2._checkpoint_wrapped_module)", "/layer4/layer4.0/Add", "17", "lr=0.5"],
 )  # fmt: skip
 def test_numbers_of_a_name_stay(label):
     assert normalise(label) == label

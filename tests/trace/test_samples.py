@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def test_intervals_are_disjoint_and_bounded(times):
     assert start == sorted(set(times))
     assert all(e >= s for s, e in zip(start, end, strict=True))
     assert all(e <= s for e, s in zip(end[:-1], start[1:], strict=True))
-    steps = sorted(b - a for a, b in zip(start[:-1], start[1:], strict=True))
+    steps = sorted(b - a for a, b in itertools.pairwise(start))
     if steps:
         longest = MAX_HOLD_PERIODS * (steps[len(steps) // 2] + 1)
         assert all(e - s <= longest for s, e in zip(start, end, strict=True))
