@@ -181,7 +181,7 @@ def _build(path: Path, lines: _Lines, events: _Collector) -> Trace:
     ends = [*events.pairs.times(), *raw["end_ns"].to_list()] if events.taken else []
     paired = Rows(RANGE_ROW)
     events.pairs.join(paired, max(ends, default=0))
-    raw = pl.concat([raw, paired.frame()])
+    raw = pl.concat([_snapped(raw), paired.frame()])
     if raw.is_empty():
         raise NotATraceError(
             "no line is a trace event with a duration",
@@ -222,12 +222,15 @@ def _build(path: Path, lines: _Lines, events: _Collector) -> Trace:
     return Trace(meta, loaders, missing, tuple(notes))
 
 
-def _untangle(raw: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Undo what truncation to microseconds broke; take ranges of interleaved coroutines out of the nesting."""
-    raw = raw.sort(
+def _in_nesting_order(raw: pl.DataFrame) -> pl.DataFrame:
+    return raw.sort(
         "process", "thread", "start_ns", "end_ns", descending=[False, False, False, True], maintain_order=True
     )
-    raw = raw.with_columns(_snapped(raw))
+
+
+def _untangle(raw: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Take ranges of interleaved coroutines out of the nesting."""
+    raw = _in_nesting_order(raw)
     nested = raw.filter(pl.col("style") == PUSH_POP)
     group = nested.select(pl.struct("process", "thread").rle_id().cast(pl.Int64)).to_series()
     crossing = nest(group.to_numpy(), nested["start_ns"].to_numpy(), nested["end_ns"].to_numpy()).crossing
@@ -242,21 +245,20 @@ def _untangle(raw: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         pl.when(loose).then(pl.lit(START_END)).otherwise("style").cast(pl.UInt8).alias("style")
     )
     note = (
-        f"{counted(count, 'range')} of {counted(crossed['name'].n_unique(), 'name')} that overlap others of their"
-        " thread without nesting (interleaved coroutines) stand beside the hierarchy, not in it"
+        f"{counted(count, 'range')} of {counted(crossed['name'].n_unique(), 'name')} that overlap others of"
+        " their thread without nesting (interleaved coroutines) stand beside the hierarchy, not in it"
     )
     return raw.drop("crossed"), [note]
 
 
-def _snapped(raw: pl.DataFrame) -> pl.Series:
-    """Ends of the sorted ranges, cut at the end of the range around them where they pass it by a hair."""
+def _snapped(raw: pl.DataFrame) -> pl.DataFrame:
+    """Complete events, ended where the one around them ends if they pass it by no more than truncation does."""
+    raw = _in_nesting_order(raw)
     ends = raw["end_ns"].to_list()
-    columns = (raw[c].to_list() for c in ("process", "thread", "start_ns", "style"))
+    columns = (raw[c].to_list() for c in ("process", "thread", "start_ns"))
     lane: tuple[int, int] | None = None
     stack: list[int] = []
-    for i, (process, thread, start_ns, style) in enumerate(zip(*columns, strict=True)):
-        if style != PUSH_POP:
-            continue
+    for i, (process, thread, start_ns) in enumerate(zip(*columns, strict=True)):
         if (process, thread) != lane:
             lane, stack = (process, thread), []
         while stack and ends[stack[-1]] <= start_ns:
@@ -264,7 +266,7 @@ def _snapped(raw: pl.DataFrame) -> pl.Series:
         if stack and 0 < ends[i] - ends[stack[-1]] <= SNAP_NS:
             ends[i] = ends[stack[-1]]
         stack.append(i)
-    return pl.Series("end_ns", ends, dtype=pl.Int64)
+    return raw.with_columns(pl.Series("end_ns", ends, dtype=pl.Int64))
 
 
 def _processes(events: _Collector, file_name: str) -> pl.DataFrame:
