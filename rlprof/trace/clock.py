@@ -214,7 +214,8 @@ def _check_note(first: str, second: str, check: Skew) -> str:
         f"its clock is off by {_signed(check.low_ns)} to {_signed(check.high_ns)}"
     )
     if not check.low_ns <= 0 <= check.high_ns:
-        text += ", so the wall clocks are wrong by at least that: state the clock with --anchor"
+        least = _seconds(min(abs(check.low_ns), abs(check.high_ns)))
+        text += f", so the wall clocks are wrong by at least {least}: state the clock with --anchor"
     return text
 
 

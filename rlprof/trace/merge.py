@@ -11,7 +11,7 @@ import polars as pl
 
 from rlprof.errors import UsageError
 from rlprof.trace.clock import Clock, common_clock
-from rlprof.trace.ranks import Identity, identify, refuse_same_capture
+from rlprof.trace.ranks import RANK_FROM, Identity, identify, refuse_same_capture
 from rlprof.trace.tables import TABLE_NAMES, TableName, conform, empty, schema
 from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
 
@@ -100,6 +100,8 @@ def merge(
     if not traces or len(where) != len(traces):
         raise UsageError(f"{len(where)} names for {len(traces)} captures to merge")
     labels = short_labels(where)
+    if rank_from not in RANK_FROM:
+        raise UsageError(f"rank_from: {rank_from!r} is none of {', '.join(RANK_FROM)}")
     refuse_same_capture(traces, where)
     identity = identify(traces, where, labels, rank_from)
     clock = common_clock(traces, where, labels, anchors or {})

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import polars as pl
 
-from rlprof.errors import RankError, UsageError
+from rlprof.errors import RankError
 from rlprof.trace.trace import Trace
 
 RANK_FROM = ("auto", "file", "none")
@@ -106,11 +106,7 @@ def identify(
     ------
     RankError
         If two captures claim one rank.
-    UsageError
-        If `rank_from` is none of the three.
     """
-    if rank_from not in RANK_FROM:
-        raise UsageError(f"rank_from: {rank_from!r} is none of {', '.join(RANK_FROM)}")
     nothing = tuple(None for _ in traces)
     if len(traces) == 1 and rank_from == "auto":
         return Identity(nothing, tuple(labels), True, ())
@@ -125,9 +121,10 @@ def identify(
             note = "ranks are the places of the files in the order given"
         _refuse_one_rank(claims, where)
         return Identity(tuple(c[0].rank for c in claims), tuple(labels), False, (note,))
+    # a role in the file's name tells apart the ranks of several groups, whoever states the rank
     own = [
-        [Claim(int(r), None) for r in t.table("processes", ["rank"])["rank"].drop_nulls().unique()]
-        for t in traces
+        [Claim(r, n.group if n and n.rank == r else None) for r in sorted(_ranks(t))]
+        for t, n in zip(traces, from_name, strict=True)
     ]
     claims = [stated or ([named] if named else []) for stated, named in zip(own, from_name, strict=True)]
     _refuse_one_rank(claims, where)
@@ -135,6 +132,10 @@ def identify(
     notes = (f"the ranks of {len(named_only)} files are taken from their names",) if named_only else ()
     given = tuple(n.rank if n and not s else None for s, n in zip(own, from_name, strict=True))
     return Identity(given, tuple(labels), True, notes)
+
+
+def _ranks(trace: Trace) -> set[int]:
+    return {int(r) for r in trace.table("processes", ["rank"])["rank"] if r is not None}
 
 
 def rank_in_name(name: str) -> Claim | None:
@@ -169,8 +170,8 @@ def _refuse_one_rank(claims: Sequence[Sequence[Claim]], where: Sequence[str]) ->
 def refuse_same_capture(traces: Sequence[Trace], where: Sequence[str]) -> None:
     """Refuse one capture given twice, such as a report and its SQLite export.
 
-    Two captures are one if they have the same Unix time at zero (to the ns), a process in common, and most
-    of the shorter one's span in common.
+    Two captures are one if they have the same Unix time at zero (to the ns), a process in common, most of the
+    shorter one's span in common, and no different ranks.
 
     Raises
     ------
@@ -184,6 +185,8 @@ def refuse_same_capture(traces: Sequence[Trace], where: Sequence[str]) -> None:
                 continue
             common = min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)
             if a.utc_origin_ns is None and (a.start_ns, a.end_ns) != (b.start_ns, b.end_ns):
+                continue
+            if _ranks(first) != _ranks(second):
                 continue
             pids = [set(t.table("processes", ["pid"])["pid"].drop_nulls()) for t in (first, second)]
             if 2 * common >= min(a.duration_ns, b.duration_ns) and (pids[0] & pids[1] or not any(pids)):
