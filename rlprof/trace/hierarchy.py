@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from rlprof.trace.names import UNNAMED, normalised
+from rlprof.trace.names import UNNAMED, normalise
+from rlprof.trace.sweep import I64, Bools, dense, nest
 from rlprof.trace.trace import Trace
 
-I64 = npt.NDArray[np.int64]
 #: Domains whose name says nothing to a reader: the default one and rlprof's own.
 PLAIN_DOMAINS = ("", "rlprof")
 #: Between the names of a path.
@@ -34,7 +33,7 @@ class Hierarchy:
         ``node`` (row number), ``process``, ``path``, ``parent`` (node or null), ``depth`` (root 0), ``leaf``,
         ``style``, ``domain``.
     invocations : polars.DataFrame
-        One row per range, sorted by (process, thread, domain, start): ``node``, ``start_ns``, ``end_ns``,
+        One row per range, by start within each (process, thread, domain): ``node``, ``start_ns``, ``end_ns``,
         ``self_ns`` (duration without that of its children), ``parent_invocation`` (row number or null),
         ``thread``, ``cut`` (its end is not in the capture), ``crossing`` (it overlaps another range without
         nesting, so its place in the hierarchy is a guess).
@@ -43,117 +42,6 @@ class Hierarchy:
     nodes: pl.DataFrame
     invocations: pl.DataFrame
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Nesting:
-    """Where each range of a sorted list lies: ``depth``, ``parent`` (position or -1), ``crossing``."""
-
-    depth: I64
-    parent: I64
-    crossing: npt.NDArray[np.bool_]
-
-
-def nest(group: I64, start_ns: I64, end_ns: I64) -> Nesting:
-    """Nest ranges within their group.
-
-    Parameters
-    ----------
-    group, start_ns, end_ns : ndarray of int64, shape (n,)
-        Sorted by (group, start, -end). Ranges of one group nest if each pair is disjoint or one holds the
-        other; touching at an end is disjoint.
-
-    Returns
-    -------
-    Nesting
-        A range that crosses an earlier one is placed under the innermost range that holds it wholly.
-    """
-    n = len(start_ns)
-    if n == 0:
-        none = np.zeros(0, dtype=np.int64)
-        return Nesting(none, none.copy(), np.zeros(0, dtype=bool))
-    depth = _depth_by_counting(group, start_ns, end_ns)
-    parent = _parents(depth, group)
-    held = parent >= 0
-    safe = np.where(held, parent, 0)
-    wrong = held & (end_ns > end_ns[safe])
-    # counting is exact exactly when every range ends within the parent that counting gives it
-    if not wrong.any():
-        return Nesting(depth, parent, np.zeros(n, dtype=bool))
-    return _nest_by_stack(group, start_ns, end_ns)
-
-
-def _depth_by_counting(group: I64, start_ns: I64, end_ns: I64) -> I64:
-    """How many earlier ranges of the group are still open at each range's start."""
-    n = len(start_ns)
-    ends = end_ns[np.lexsort((end_ns, group))]
-    depth = np.empty(n, dtype=np.int64)
-    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-    for a, b in zip(first, np.append(first[1:], n), strict=True):
-        # an end closes its range before a start at the same time opens one
-        closed = np.searchsorted(ends[a:b], start_ns[a:b], side="right")
-        depth[a:b] = np.arange(b - a) - closed
-    if (end_ns == start_ns).any():
-        # a range of no duration must not be closed before it opened: these sort last at their start
-        depth += _empty_at_or_after(group, start_ns, end_ns)
-    return np.maximum(depth, np.int64(0))
-
-
-def _empty_at_or_after(group: I64, start_ns: I64, end_ns: I64) -> I64:
-    """For each range: how many ranges of no duration, of its group and start, stand at or after it."""
-    n = len(start_ns)
-    empty = (end_ns == start_ns).astype(np.int64)
-    new = np.ones(n, dtype=bool)
-    new[1:] = (group[1:] != group[:-1]) | (start_ns[1:] != start_ns[:-1])
-    block = np.cumsum(new) - 1
-    total = np.bincount(block, weights=empty).astype(np.int64)
-    before = np.cumsum(empty) - empty
-    first = np.flatnonzero(new)
-    later: I64 = total[block] - (before - before[first][block])
-    return later
-
-
-def _parents(depth: I64, group: I64) -> I64:
-    """Position of the last earlier range that is one level up, -1 at the root."""
-    n = len(depth)
-    parent = np.full(n, -1, dtype=np.int64)
-    level_above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max()) + 1):
-        here = np.flatnonzero(depth == level)
-        if len(here) == 0 or len(level_above) == 0:
-            break
-        at = np.searchsorted(level_above, here, side="left") - 1
-        found = np.where(at >= 0, level_above[np.maximum(at, 0)], -1)
-        same = (found >= 0) & (group[np.maximum(found, 0)] == group[here])
-        parent[here] = np.where(same, found, -1)
-        level_above = here
-    return parent
-
-
-def _nest_by_stack(group: I64, start_ns: I64, end_ns: I64) -> Nesting:
-    """Nest with a stack, for groups in which ranges cross: slower, and says which ones do."""
-    n = len(start_ns)
-    depth = np.zeros(n, dtype=np.int64)
-    parent = np.full(n, -1, dtype=np.int64)
-    crossing = np.zeros(n, dtype=bool)
-    stack: list[int] = []
-    last_group: int | None = None
-    for i, (g, s, e) in enumerate(zip(group.tolist(), start_ns.tolist(), end_ns.tolist(), strict=True)):
-        if g != last_group:
-            stack, last_group = [], g
-        # not only the top: in a stack with crossings a deeper one may have ended
-        stack = [j for j in stack if end_ns[j] > s]
-        holders = [j for j in stack if end_ns[j] >= e]
-        if len(holders) < len(stack):
-            crossing[i] = True
-            for j in stack:
-                if end_ns[j] < e:
-                    crossing[j] = True
-        if holders:
-            parent[i] = holders[-1]
-            depth[i] = depth[holders[-1]] + 1
-        stack.append(i)
-    return Nesting(depth, parent, crossing)
 
 
 def hierarchy(trace: Trace, *, exact_names: bool = False) -> Hierarchy:
@@ -181,133 +69,127 @@ def hierarchy(trace: Trace, *, exact_names: bool = False) -> Hierarchy:
             notes.append("no annotated range: the framework's operators are shown as the program's structure")
         else:
             ranges = ranges.filter(~operators)
-    name = ranges["name"] if exact_names else normalised(ranges["name"])
-    flat = (ranges["style"] == "start_end").to_numpy()
-    group = _codes(ranges.select("process", "thread", "domain"))
-    start_ns, end_ns = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    # start/end ranges come last within their group and are not nested
-    order = np.lexsort((-end_ns, start_ns, group, flat))
-    split = int(len(order) - flat.sum())
-    s, e, g = start_ns[order], end_ns[order], group[order]
-    nested = nest(g[:split], s[:split], e[:split])
-    loose = len(order) - split
-    depth = np.concatenate([nested.depth, np.zeros(loose, dtype=np.int64)])
-    parent = np.concatenate([nested.parent, np.full(loose, -1, dtype=np.int64)])
-    crossing = np.concatenate([nested.crossing, _crossing_loose(g[split:], s[split:], e[split:])])
-    if nested.crossing.any():
-        notes.append(
-            f"{int(nested.crossing.sum())} push/pop ranges of one thread cross another without nesting"
-            " (popped out of order?): their place in the hierarchy is a guess"
-        )
-    if crossing[split:].any():
-        notes.append(
-            f"{int(crossing[split:].sum())} start/end ranges overlap others of their thread without nesting"
-        )
-    process = ranges["process"].to_numpy()[order].astype(np.int64)
-    frame = pl.DataFrame(
-        {
-            "name": name.gather(order),
-            "domain": ranges["domain"].gather(order),
-            "style": ranges["style"].gather(order),
-        }
-    )
-    node, nodes = _intern(frame, process, depth, parent)
-    duration = e - s
-    children = np.bincount(parent[parent >= 0], weights=duration[parent >= 0], minlength=len(order))
+    order, group, split = _sorted_rows(ranges)
+    start_ns, end_ns = ranges["start_ns"].to_numpy()[order], ranges["end_ns"].to_numpy()[order]
+    nested = nest(group[:split], start_ns[:split], end_ns[:split])
+    loose = nest(group[split:], start_ns[split:], end_ns[split:]).crossing
+    notes += _crossing_notes(nested.crossing, loose)
+    alone = len(order) - split
+    depth = np.append(nested.depth, np.zeros(alone, dtype=np.int64))
+    parent = np.append(nested.parent, np.full(alone, -1))
+    node, nodes = _intern(ranges, order, depth, parent, exact_names=exact_names)
+    self_ns = end_ns - start_ns
+    held = np.flatnonzero(parent >= 0)
+    children_ns = np.bincount(parent[held], weights=self_ns[held], minlength=len(order))
     invocations = pl.DataFrame(
         {
             "node": node.astype(np.uint32),
-            "start_ns": s,
-            "end_ns": e,
-            "self_ns": duration - children.astype(np.int64),
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "self_ns": self_ns - children_ns.astype(np.int64),
             "parent_invocation": pl.Series(parent).replace(-1, None),
             "thread": ranges["thread"].gather(order),
             "cut": ranges["cut"].gather(order),
-            "crossing": crossing,
+            "crossing": np.append(nested.crossing, loose),
         }
     )
     return Hierarchy(nodes, invocations, tuple(notes))
 
 
-def _codes(frame: pl.DataFrame) -> I64:
-    """A number for each distinct row."""
-    if frame.is_empty():
-        return np.zeros(0, dtype=np.int64)
-    distinct = frame.unique(maintain_order=True).with_row_index("code")
-    joined = frame.join(distinct, on=frame.columns, how="left", maintain_order="left", nulls_equal=True)
-    return joined["code"].cast(pl.Int64).to_numpy()
+def _integers(column: pl.Series) -> I64:
+    """A column as numbers that tell its values apart; null is 0 in text."""
+    if isinstance(column.dtype, pl.Categorical | pl.Enum):
+        column = (column.to_physical().cast(pl.Int64) + 1).fill_null(0)
+    return column.cast(pl.Int64).to_numpy()
 
 
-def _crossing_loose(group: I64, start_ns: I64, end_ns: I64) -> npt.NDArray[np.bool_]:
-    """Which start/end ranges overlap another of their group without one holding the other."""
-    if len(start_ns) == 0:
-        return np.zeros(0, dtype=bool)
-    found = nest(group, start_ns, end_ns)
-    return found.crossing
+def _sorted_rows(ranges: pl.DataFrame) -> tuple[I64, I64, int]:
+    """Rows by (group, start, -end); the group of each sorted row; where the start/end ranges begin.
+
+    A group is a (process, thread, domain). Start/end ranges are not nested and come last.
+    """
+    flat = (ranges["style"] == "start_end").to_numpy()
+    group, _ = dense(*(_integers(ranges[c]) for c in ("process", "thread", "domain")))
+    order = np.lexsort((-ranges["end_ns"].to_numpy(), ranges["start_ns"].to_numpy(), group, flat))
+    return order, group[order], int(len(flat) - flat.sum())
 
 
-def _intern(frame: pl.DataFrame, process: I64, depth: I64, parent: I64) -> tuple[I64, pl.DataFrame]:
-    """Number the distinct paths, level by level: a node is (parent's node, process, domain, name)."""
-    n = len(depth)
-    node = np.full(n, -1, dtype=np.int64)
-    tables: list[pl.DataFrame] = []
+def _crossing_notes(nested: Bools, loose: Bools) -> list[str]:
+    notes = []
+    if nested.any():
+        notes.append(
+            f"{int(nested.sum())} push/pop ranges of one thread cross another without nesting"
+            " (popped out of order?): their place in the hierarchy is a guess"
+        )
+    if loose.any():
+        notes.append(f"{int(loose.sum())} start/end ranges overlap others of their thread without nesting")
+    return notes
+
+
+def _labels(names: pl.Series, *, exact: bool) -> tuple[I64, list[str]]:
+    """Number of each row's label, and the labels; each distinct name is looked at once."""
+    code, rows = dense(_integers(names))
+    distinct = [UNNAMED if t is None else str(t) for t in names.gather(rows).cast(pl.String)]
+    known: dict[str, int] = {}
+    number = [known.setdefault(t if exact else normalise(t), len(known)) for t in distinct]
+    return np.array(number, dtype=np.int64)[code], list(known)
+
+
+def _intern(
+    ranges: pl.DataFrame, order: I64, depth: I64, parent: I64, *, exact_names: bool
+) -> tuple[I64, pl.DataFrame]:
+    """Number the distinct paths, level by level: a node is (parent's node, process, domain, style, name).
+
+    Parameters
+    ----------
+    ranges : polars.DataFrame
+        n rows.
+    order, depth, parent : ndarray of int64, shape (n,)
+        Sorted rows, and the place of each sorted row in the hierarchy.
+
+    Returns
+    -------
+    node : ndarray of int64, shape (n,)
+        Node of each sorted row.
+    nodes : polars.DataFrame
+        See `Hierarchy`.
+    """
+    label, texts = _labels(ranges["name"], exact=exact_names)
+    kind = dense(*(_integers(ranges[c]) for c in ("process", "domain", "style")), label)[0][order]
+    node = np.full(len(order), -1, dtype=np.int64)
+    first: list[I64] = []
     known = 0
-    paths = pl.Series("path", [], dtype=pl.String)
-    for level in range(int(depth.max()) + 1 if n else 0):
+    for level in range(int(depth.max(initial=-1)) + 1):
         here = np.flatnonzero(depth == level)
-        if len(here) == 0:
-            continue
         above = parent[here]
-        keyed = pl.DataFrame(
-            {
-                "parent": pl.Series(np.where(above >= 0, node[above], -1)),
-                "process": process[here],
-                "domain": frame["domain"].gather(here),
-                "name": frame["name"].gather(here),
-                "style": frame["style"].gather(here),
-            }
-        )
-        distinct = keyed.unique(maintain_order=True)
-        label = distinct["name"].cast(pl.String).fill_null(UNNAMED)
-        domain = distinct["domain"].cast(pl.String).fill_null("")
-        if level == 0:
-            named = ~domain.is_in(PLAIN_DOMAINS)
-            path = pl.select(pl.when(named).then(domain + ":" + label).otherwise(label)).to_series()
+        code, rows = dense(np.where(above >= 0, node[above] + 1, 0), kind[here])
+        node[here] = known + code
+        first.append(here[rows])
+        known += len(rows)
+    at = np.concatenate(first) if first else np.zeros(0, dtype=np.int64)
+    rows = order[at]
+    above = parent[at]
+    held = np.where(above >= 0, node[above], -1) if known else above
+    domain = ranges["domain"].gather(rows).cast(pl.String).fill_null("").to_list()
+    paths: list[str] = []
+    for i, up in enumerate(held.tolist()):
+        text = texts[label[rows[i]]]
+        if up >= 0:
+            paths.append(f"{paths[up]}{SEPARATOR}{text}")
         else:
-            path = paths.gather(distinct["parent"]) + SEPARATOR + label
-        distinct = distinct.with_columns(
-            path.alias("path"),
-            pl.Series("node", np.arange(known, known + len(distinct))),
-            pl.lit(level, dtype=pl.UInt32).alias("depth"),
-        )
-        joined = keyed.join(
-            distinct,
-            on=["parent", "process", "domain", "name", "style"],
-            how="left",
-            maintain_order="left",
-            nulls_equal=True,
-        )
-        node[here] = joined["node"].to_numpy()
-        known += len(distinct)
-        paths = pl.concat([paths, path.rename("path")])
-        tables.append(distinct)
-    columns = {
-        "node": pl.UInt32,
-        "process": pl.UInt32,
-        "path": pl.String,
-        "parent": pl.UInt32,
-        "depth": pl.UInt32,
-        "leaf": pl.Boolean,
-        "style": pl.String,
-        "domain": pl.String,
-    }
-    if not tables:
-        return node, pl.DataFrame(schema=columns)
-    nodes = pl.concat(tables)
+            paths.append(text if domain[i] in PLAIN_DOMAINS else f"{domain[i]}:{text}")
     has_child = np.zeros(known, dtype=bool)
-    has_child[nodes.filter(pl.col("parent") >= 0)["parent"].to_numpy()] = True
-    nodes = nodes.with_columns(
-        pl.when(pl.col("parent") >= 0).then(pl.col("parent")).alias("parent"),
-        pl.Series("leaf", ~has_child),
-    ).select(pl.col(c).cast(t) for c, t in columns.items())
+    has_child[held[held >= 0]] = True
+    nodes = pl.DataFrame(
+        {
+            "node": np.arange(known, dtype=np.uint32),
+            "process": ranges["process"].gather(rows).cast(pl.UInt32),
+            "path": pl.Series(paths, dtype=pl.String),
+            "parent": pl.Series(held).replace(-1, None).cast(pl.UInt32),
+            "depth": depth[at].astype(np.uint32),
+            "leaf": ~has_child,
+            "style": ranges["style"].gather(rows).cast(pl.String),
+            "domain": pl.Series(domain, dtype=pl.String),
+        }
+    )
     return node, nodes
