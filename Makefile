@@ -12,7 +12,7 @@ JOBS := 2
 MADE := $(VENV)/.stamp-made
 BASE := $(VENV)/.stamp-base
 DEV := $(VENV)/.stamp-dev
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all lint format bench clean
@@ -43,7 +43,7 @@ $(DEV): pyproject.toml | $(MADE)
 	@touch $(BASE) $@
 
 demo: $(BASE)
-	$(BIN)/rlprof analyze $(DEMO) --top 10 --out demo-report
+	$(BIN)/rlprof analyze $(DEMO) --out demo-report
 
 lint: $(DEV)
 	$(BIN)/ruff check .
