@@ -20,16 +20,11 @@ import polars as pl
 
 from rlprof.analysis.summaries import absent, duration_statistics, range_labels
 from rlprof.errors import DamagedTraceError
+from rlprof.trace.sweep import I64, LARGEST, disjoint_layers, nest, slice_minimum
 from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rlprof.trace.trace import Trace
-
-    Ints = NDArray[np.int64]
-
-_FAR = np.iinfo(np.int64).max
 
 
 def gpu_projection(trace: Trace) -> pl.DataFrame | Unavailable:
@@ -116,7 +111,7 @@ def project_invocations(trace: Trace) -> pl.DataFrame | Unavailable:
     if repeats is not None:
         work.count[:] -= _count_inside(start_key, end_key, *repeats)
 
-    parent = enclosing(start_key, end_key)
+    parent, level = _parents(start_key, end_key)
     launching = work.count > 0
     children = np.bincount(parent[launching & (parent >= 0)], minlength=ranges.height)
     return (
@@ -129,7 +124,7 @@ def project_invocations(trace: Trace) -> pl.DataFrame | Unavailable:
             pl.Series("projected_start_ns", work.first_ns),
             pl.Series("projected_end_ns", work.last_ns),
             pl.Series("operations", work.count),
-            pl.Series("level", _levels(parent)),
+            pl.Series("level", level),
             pl.Series("children", children.astype(np.int64)),
         )
         .filter(pl.Series(launching))
@@ -152,7 +147,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _thread_keys(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[Ints, Ints, Ints, Ints]:
+def _thread_keys(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[I64, I64, I64, I64]:
     """Times as integers that keep the order within a thread and keep threads apart.
 
     Thread k of the capture occupies the band [k w, (k + 1) w), w being the span of all times plus one, so
@@ -165,7 +160,7 @@ def _thread_keys(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[Ints, Ints,
     origin = min(int(lo) for lo, _ in spans)  # type: ignore[arg-type]
     width = max(int(hi) for _, hi in spans) - origin + 1  # type: ignore[arg-type]
     threads = pl.concat([f.select("process", "thread") for f in (ranges, calls)]).unique()
-    if width * threads.height > _FAR // 2:
+    if width * threads.height > LARGEST // 2:
         raise DamagedTraceError(
             f"timestamps are spread over {width / 86_400e9:.0f} days",
             hint="export the capture again; its times are not those of one run",
@@ -173,7 +168,7 @@ def _thread_keys(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[Ints, Ints,
     # in the order of the sorted calls
     codes = threads.sort("process", "thread").with_row_index("code").cast({"code": pl.Int64})
 
-    def keys(frame: pl.DataFrame) -> tuple[Ints, Ints]:
+    def keys(frame: pl.DataFrame) -> tuple[I64, I64]:
         coded = frame.select("process", "thread", "start_ns", "end_ns").join(
             codes, on=["process", "thread"], how="left", maintain_order="left"
         )
@@ -187,74 +182,37 @@ def _thread_keys(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[Ints, Ints,
 class _Work:
     """Work found inside each of N ranges: number of calls, first start, last end."""
 
-    count: Ints
-    first_ns: Ints
-    last_ns: Ints
+    count: I64
+    first_ns: I64
+    last_ns: I64
 
 
 def _work_inside(
-    start: Ints, end: Ints, call_start: Ints, call_end: Ints, *, first_ns: Ints, last_ns: Ints
+    start: I64, end: I64, call_start: I64, call_end: I64, *, first_ns: I64, last_ns: I64
 ) -> _Work:
     count = np.zeros(start.size, dtype=np.int64)
-    first = np.full(start.size, _FAR)
-    last = np.full(start.size, -_FAR)
-    for layer in _disjoint_layers(call_end):
+    first = np.full(start.size, LARGEST)
+    last = np.full(start.size, -LARGEST)
+    for layer in disjoint_layers(call_end):
         lo = np.searchsorted(call_start[layer], start, side="left")
         hi = np.searchsorted(call_end[layer], end, side="right")
         count += np.maximum(hi - lo, 0)
-        np.minimum(first, _slice_minimum(first_ns[layer], lo, hi), out=first)
+        np.minimum(first, slice_minimum(first_ns[layer], lo, hi), out=first)
         # the largest is the smallest of the negated
-        np.maximum(last, -_slice_minimum(-last_ns[layer], lo, hi), out=last)
+        np.maximum(last, -slice_minimum(-last_ns[layer], lo, hi), out=last)
     return _Work(count, first, last)
 
 
-def _count_inside(start: Ints, end: Ints, item_start: Ints, item_end: Ints) -> Ints:
+def _count_inside(start: I64, end: I64, item_start: I64, item_end: I64) -> I64:
     count = np.zeros(start.size, dtype=np.int64)
-    for layer in _disjoint_layers(item_end):
+    for layer in disjoint_layers(item_end):
         lo = np.searchsorted(item_start[layer], start, side="left")
         hi = np.searchsorted(item_end[layer], end, side="right")
         count += np.maximum(hi - lo, 0)
     return count
 
 
-def _disjoint_layers(end: Ints) -> list[Ints]:
-    """Split intervals, sorted by start, into groups in which the ends are sorted too.
-
-    One group where no interval lies inside another (the calls of a thread that launch work, as a rule); one
-    more for each level of calls within calls.
-    """
-    layers: list[Ints] = []
-    rest = np.arange(end.size)
-    while rest.size:
-        ends = end[rest]
-        # those that end no earlier than all before them
-        keep = ends >= np.maximum.accumulate(ends)
-        layers.append(rest[keep])
-        rest = rest[~keep]
-    return layers
-
-
-def _slice_minimum(values: Ints, lo: Ints, hi: Ints) -> Ints:
-    """Minimum of ``values[lo:hi]`` for each pair; the largest integer for an empty slice.
-
-    A sparse table (minima of windows of length 2^k), made and used one level at a time so that memory
-    stays O(n).
-    """
-    answer = np.full(lo.size, _FAR)
-    length = hi - lo
-    # 2^level is the largest power of two that is not longer than the slice
-    level = np.where(length > 0, np.frexp(np.maximum(length, 1).astype(np.float64))[1] - 1, -1)
-    window = values
-    for k in range(int(level.max(initial=-1)) + 1):
-        if k > 0:
-            half = 1 << (k - 1)
-            window = np.minimum(window[:-half], window[half:])
-        ask = np.flatnonzero(level == k)
-        answer[ask] = np.minimum(window[lo[ask]], window[hi[ask] - (1 << k)])
-    return answer
-
-
-def _repeats(launches: pl.DataFrame, call_start: Ints, call_end: Ints) -> tuple[Ints, Ints] | None:
+def _repeats(launches: pl.DataFrame, call_start: I64, call_end: I64) -> tuple[I64, I64] | None:
     """Spans of consecutive calls of one thread that carry the same correlation id, sorted by start.
 
     A range that holds such a span holds one operation less than calls.
@@ -278,43 +236,13 @@ def _repeats(launches: pl.DataFrame, call_start: Ints, call_end: Ints) -> tuple[
     return pairs["start"].to_numpy(), pairs["end"].to_numpy()
 
 
-def enclosing(start: Ints, end: Ints) -> Ints:
-    """Row of the nearest interval that holds each interval, or -1.
-
-    Parameters
-    ----------
-    start, end : numpy.ndarray of int64
-        N intervals; keys that keep threads apart (see `_thread_keys`).
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        Of the intervals that begin no later and end no earlier, the one that begins last. Of two equal
-        intervals, the earlier row holds the later one.
-    """
+def _parents(start: I64, end: I64) -> tuple[I64, I64]:
+    """Row of the range around each range of one thread, or -1, and how many are around, in any domain."""
     order = np.lexsort((-end, start))
-    ends = end[order]
-    # nearest earlier interval that does not end before this one. Everything skipped by a candidate ends
-    # before it, so when the candidate ends too early its own candidate is the next to try; the steps grow
-    # as candidates move, so few rounds are needed (about the nesting depth plus log2 N).
-    candidate = np.arange(ends.size) - 1
-    active = np.flatnonzero((candidate >= 0) & (ends[candidate] < ends))
-    while active.size:
-        candidate[active] = candidate[candidate[active]]
-        now = candidate[active]
-        active = active[(now >= 0) & (ends[now] < ends[active])]
-    parent = np.empty(ends.size, dtype=np.int64)
-    parent[order] = np.where(candidate >= 0, order[candidate], -1)
-    return parent
-
-
-def _levels(parent: Ints) -> Ints:
-    """Number of ancestors of each row."""
-    level = np.zeros(parent.size, dtype=np.int64)
-    rows = np.flatnonzero(parent >= 0)
-    above = parent[rows]
-    while rows.size:
-        level[rows] += 1
-        above = parent[above]
-        rows, above = rows[above >= 0], above[above >= 0]
-    return level
+    # keys keep threads apart, so one group holds them all
+    found = nest(np.zeros(len(start), dtype=np.int64), start[order], end[order])
+    parent = np.empty(len(start), dtype=np.int64)
+    parent[order] = np.where(found.parent >= 0, order[found.parent], -1)
+    level = np.empty(len(start), dtype=np.int64)
+    level[order] = found.depth
+    return parent, level

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlprof.analysis.projection import enclosing, gpu_projection, project_invocations
+from rlprof.analysis.projection import gpu_projection, project_invocations
 from rlprof.errors import DamagedTraceError
 from rlprof.trace.nsys_sqlite import read_sqlite
 from rlprof.trace.trace import Trace
@@ -175,15 +174,3 @@ def test_equals_brute_force(
     got = frame(project_invocations(program(named, launched, pieces, process_of_thread)))
     columns = ["projected_start_ns", "projected_end_ns", "operations"]
     assert dict(zip(got["label"], got.select(columns).iter_rows(), strict=True)) == want
-
-
-@given(st.lists(st.tuples(times, times), max_size=25))
-def test_enclosing_equals_brute_force(pairs: list[tuple[int, int]]) -> None:
-    spans = [(min(p), max(p)) for p in pairs]
-    start = np.array([s for s, _ in spans], dtype=np.int64)
-    end = np.array([e for _, e in spans], dtype=np.int64)
-    order = sorted(range(len(spans)), key=lambda i: (spans[i][0], -spans[i][1], i))
-    rank = {i: r for r, i in enumerate(order)}
-    for i, parent in enumerate(enclosing(start, end).tolist()):
-        holders = [j for j in order[: rank[i]] if end[j] >= end[i]]
-        assert parent == (holders[-1] if holders else -1)
