@@ -53,11 +53,14 @@ format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: lint
-	$(BIN)/pytest -n $(JOBS) -m 'not slow' -rs
-
-test-all: lint
-	$(BIN)/pytest -n $(JOBS) -rs
+# All parts run, whatever the first one says; the tests come last, so that their summary is the end.
+test: TESTS := -m 'not slow'
+test test-all: $(DEV)
+	@failed=0; \
+	$(BIN)/ruff check . || failed=1; \
+	$(BIN)/mypy || failed=1; \
+	$(BIN)/pytest -n $(JOBS) -rs $(TESTS) || failed=1; \
+	exit $$failed
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks
