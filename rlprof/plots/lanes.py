@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlprof.plots.theme import clean, short_path
+from rlprof.plots.theme import clean, short_path, shorten
 
 #: Most rows of bars that one timeline has; deeper levels and quieter threads are left out, and counted.
 MOST_ROWS = 72
@@ -202,7 +202,7 @@ def lay_out(
     row = 0.0
     for process, thread in groups.select("process", "thread").iter_rows():
         numbers[process] = numbers.get(process, 0) + 1
-        label = short_path(process_labels.get(process, f"process {process}"), 60)
+        label = shorten(process_labels.get(process, f"process {process}"), 60)
         if multi[process] > 1:
             label = f"{label}, thread {numbers[process]}"
         here = bars.filter((pl.col("process") == process) & pl.col("thread").eq_missing(thread))

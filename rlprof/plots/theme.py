@@ -60,6 +60,12 @@ def clean(text: str) -> str:
     return _UNSAFE.sub(" ", text)
 
 
+def shorten(text: str, chars: int) -> str:
+    """`text` on one line, cut at its end to at most `chars` characters."""
+    line = clean(text)
+    return line if len(line) <= chars else f"{line[: chars - 1]}…"
+
+
 def short_path(path: str, chars: int = 36) -> str:
     """The end of a node path in at most `chars` characters, as whole names where they fit.
 
@@ -87,7 +93,7 @@ def process_name(label: str) -> str:
 
 def window_label(node: str, process: str | None, chars: int = 40) -> str:
     """Label of a window: the end of its path, and its process where that is given."""
-    suffix = f" ({short_path(process, 16)})" if process else ""
+    suffix = f" ({shorten(process, 16)})" if process else ""
     return short_path(node, chars - len(suffix)) + suffix
 
 

@@ -20,7 +20,7 @@ from rlprof.plots import prepare
 from rlprof.plots.budget import ROW_BUDGET
 from rlprof.plots.charts import Width, activity_chart, distribution_chart, ranking_chart, timeline_chart
 from rlprof.plots.lanes import lay_out
-from rlprof.plots.theme import WINDOW_COLOURS, clean, process_name, short_path
+from rlprof.plots.theme import WINDOW_COLOURS, clean, process_name, shorten
 from rlprof.trace.hierarchy import Hierarchy, hierarchy
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable
@@ -96,9 +96,7 @@ class Views:
             return "host cores"
         names = dict(self.trace.table("devices", ["device", "name"]).iter_rows())
         name = names.get(device)
-        return (
-            f"GPU {device} ({short_path(name, 40)})" if name and name != f"GPU {device}" else f"GPU {device}"
-        )
+        return f"GPU {device} ({shorten(name, 40)})" if name and name != f"GPU {device}" else f"GPU {device}"
 
     def process_labels(self) -> dict[int, str]:
         """Name to show for each process."""

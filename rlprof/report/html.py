@@ -17,7 +17,7 @@ from rlprof.plots.theme import TEXT
 from rlprof.plots.views import Views
 from rlprof.progress import Progress, silent
 from rlprof.report.table import first_fractions, low_activity_table, window_table
-from rlprof.report.text import count, duration, esc, percent, sentence
+from rlprof.report.text import count, duration, esc, esc_path, percent, sentence
 from rlprof.trace.output import atomic_path
 from rlprof.unavailable import Unavailable
 
@@ -141,7 +141,7 @@ class _Charts:
     def figure(self, key: str, made: tuple[Any, tuple[str, ...]] | Unavailable) -> str:
         """A place for one chart with its notes below, or the reason why there is none."""
         if isinstance(made, Unavailable):
-            return f'<p class="none">Not available: {sentence(made.reason)}.</p>'
+            return f'<p class="none">Not available: {sentence(made.reason)}</p>'
         chart, notes = made
         spec = script_json(chart.to_dict())
         self.specs.append(
@@ -153,7 +153,8 @@ class _Charts:
 
 def _section(title: str, lead: str, content: str, *, long: bool = False) -> str:
     kind = ' class="long"' if long else ""
-    below = f'<p class="lead">{lead}</p>' if lead else ""
+    # where there is nothing to see, how to read it is of no use
+    below = f'<p class="lead">{lead}</p>' if lead and 'class="none"' not in content else ""
     return f"<section{kind}><h2>{title}</h2>{below}\n{content}\n</section>"
 
 
@@ -217,7 +218,7 @@ def _first_card(report: WindowReport) -> str:
             '<div class="card first"><div class="value">No window is ranked</div>'
             f'<div class="what">{sentence(reason)}</div></div>'
         )
-    path = esc(best["node"], 120).replace("/", "/<wbr>")
+    path = esc_path(best["node"], 120)
     unused, active = duration(best["score_s"]), percent(best["sm_activity"], 1)
     calls = f"{count(best['count'])} calls of {duration(best['mean_s'])}"
     return (
@@ -317,8 +318,8 @@ def _provenance(report: WindowReport, trace: Trace) -> str:
             "Score",
             "S(v) = D<sub>v</sub> (1 − a<sub>v</sub>), seconds per iteration. D<sub>v</sub>: time of node v "
             "inside iterations, divided by their number. a<sub>v</sub> = Σ a<sub>i</sub> |inv ∩ i| / Σ |inv "
-            "∩ i| over v's invocations and the samples i. Tier 1: a<sub>v</sub> &lt; 0.5; tier 2: below 0.8; at "
-            "0.8 or more a node is excluded. Rank: tier, then decreasing S. Eligible: D<sub>v</sub> ≥ "
+            "∩ i| over v's invocations and the samples i. Tier 1: a<sub>v</sub> &lt; 0.5; tier 2: below 0.8; "
+            "at 0.8 or more a node is excluded. Rank: tier, then decreasing S. Eligible: D<sub>v</sub> ≥ "
             "min(τ<sub>abs</sub>, τ<sub>rel</sub> × mean iteration).",
         ),
         ("Made with", f"rlprof {esc(rlprof.__version__)}"),

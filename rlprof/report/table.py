@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rlprof.report.text import count, duration, esc, percent
+from rlprof.report.text import count, duration, esc, esc_path, percent
 
 if TYPE_CHECKING:
     from rlprof.analysis.windows import WindowReport
@@ -135,7 +135,7 @@ def _path(node: str) -> str:
     parents, slash, last = node.rpartition("/")
     # a line may break after a slash, and elsewhere only where a name is too long for any line
     kind = " long" if any(len(part) > 40 for part in node.split("/")) else ""
-    before = f'<span class="path">{esc(parents + slash).replace("/", "/<wbr>")}</span>' if slash else ""
+    before = f'<span class="path">{esc_path(parents)}{slash}<wbr></span>' if slash else ""
     return f'<span class="name{kind}">{before}<span class="leafname">{esc(last)}</span></span>'
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import html
 
-from rlprof.plots.theme import clean, short_path
+from rlprof.plots.theme import short_path, shorten
 
 #: Letters of a name from a capture that a page shows.
 NAME_LETTERS = 300
 
 
 def esc(text: str, chars: int = NAME_LETTERS) -> str:
-    """`text` for HTML, as content or in a quoted attribute; shortened where it is very long."""
-    return html.escape(short_path(str(text), chars), quote=True)
+    """`text` for HTML, as content or in a quoted attribute; cut at its end where it is very long."""
+    return html.escape(shorten(str(text), chars), quote=True)
+
+
+def esc_path(path: str, chars: int = NAME_LETTERS) -> str:
+    """A node path for HTML; of a very long one the end is kept, and lines may break after slashes."""
+    return html.escape(short_path(path, chars), quote=True).replace("/", "/<wbr>")
 
 
 def sentence(text: str) -> str:
-    """A note for HTML, in full up to 2,000 letters."""
-    line = clean(text)
-    return html.escape(line if len(line) <= 2_000 else f"{line[:2_000]}…", quote=True)
+    """A note for HTML, in full up to 2,000 letters, beginning with a capital."""
+    line = shorten(text, 2_000)
+    return html.escape(line[:1].upper() + line[1:], quote=True)
 
 
 def duration(seconds: float | None) -> str:
