@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -215,15 +216,16 @@ def write_archive(
         If `path` exists and `force` is not set, or cannot be written.
     """
     with atomic_path(path, force=force) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        rows: dict[str, int] = {}
+        facts: dict[str, dict[str, int]] = {}
         for i, (name, given) in enumerate(tables.items()):
             progress(f"writing {name}", i / max(1, len(tables)))
             table = given() if callable(given) else given
             table = table.select(ARROW_SCHEMAS[name].names).cast(ARROW_SCHEMAS[name])
-            rows[name] = table.num_rows
             with archive.open(f"{name}.parquet", "w", force_zip64=True) as member:
-                write_parquet(table, _Sink(member))
-        document = {**meta(), "tables": {name: {"rows": n} for name, n in rows.items()}}
+                sink = _Sink(member)
+                write_parquet(table, sink)
+            facts[name] = {"rows": table.num_rows, "footer_crc32": footer_crc32(sink.end)}
+        document = {**meta(), "tables": facts}
         archive.writestr(META_MEMBER, json.dumps(document, indent=1, ensure_ascii=False))
     progress("writing", 1.0)
     return path
@@ -237,16 +239,35 @@ def write_parquet(table: pa.Table, sink: Any) -> None:
             text.append(column.name)
         elif column.type in (pa.int64(), pa.int32()):
             whole.append(column.name)
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         sink,
+        table.schema,
         compression="zstd",
         compression_level=9,
         use_dictionary=text,
         column_encoding=dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
-        row_group_size=1 << 20,
-    )
+    ) as writer:
+        writer.write_table(table, row_group_size=1 << 20)
+        if isinstance(sink, _Sink):
+            sink.keep_end()
+
+
+def footer_crc32(end: bytes) -> int:
+    """Checksum of a parquet file's footer, which the checksums of its pages leave out.
+
+    Parameters
+    ----------
+    end : bytes
+        The file's end, at least the footer.
+
+    Returns
+    -------
+    int
+        CRC-32 of the footer, its length and the closing magic.
+    """
+    size = int.from_bytes(end[-8:-4], "little") + 8
+    return zlib.crc32(end[-size:])
 
 
 class _Sink:
@@ -255,13 +276,25 @@ class _Sink:
     def __init__(self, member: Any) -> None:
         self._member = member
         self._at = 0
+        self._kept: list[bytes] | None = None
         self.closed = False
 
+    def keep_end(self) -> None:
+        """Remember what is written from now on."""
+        self._kept = []
+
+    @property
+    def end(self) -> bytes:
+        """What was written since `keep_end`."""
+        return b"".join(self._kept or [])
+
     def write(self, data: Any) -> int:
-        n = len(data)
-        self._member.write(data)
-        self._at += n
-        return n
+        content = bytes(data) if self._kept is not None else data
+        self._member.write(content)
+        if self._kept is not None:
+            self._kept.append(content)
+        self._at += len(content)
+        return len(content)
 
     def tell(self) -> int:
         return self._at

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from rlprof.trace.archive import (
     FORMAT_VERSION,
     META_MEMBER,
     archive_meta,
+    footer_crc32,
     write_archive,
 )
 from rlprof.trace.tables import TABLE_NAMES, TableName, conform, schema
@@ -199,7 +201,7 @@ class Archive:
             elif content is None:
                 raise DamagedTraceError(f"the member {name}.parquet is missing", where=path, hint=_AGAIN)
             else:
-                self.tables[name] = self._parquet(name, content(), facts["rows"])
+                self.tables[name] = self._parquet(name, content(), facts)
         if members:
             self._note(f"{len(members)} unknown member(s) of the file were ignored")
 
@@ -216,9 +218,11 @@ class Archive:
                 raise NotATraceError("the file is empty", where=path, hint="give a finished capture")
             archive = zipfile.ZipFile(path)
             mapped = pa.memory_map(str(path))
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, NotImplementedError) as error:
             if head.startswith(b"PK"):
-                raise DamagedTraceError("the file is truncated", where=path, hint=_AGAIN) from error
+                raise DamagedTraceError(
+                    "the file is truncated or damaged", where=path, hint=_AGAIN
+                ) from error
             raise NotATraceError("not an .rlprof file", where=path, hint="see rlprof doctor FILE") from error
         except OSError as error:
             raise UnreadableError(
@@ -242,7 +246,7 @@ class Archive:
                         raise zipfile.BadZipFile("member beyond the end of the file")
                     mapped.seek(at)
                     return mapped.read_buffer(info.file_size)
-                except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+                except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
                     raise DamagedTraceError(
                         f"the member {info.filename} cannot be read ({error})", where=path, hint=_AGAIN
                     ) from error
@@ -251,15 +255,18 @@ class Archive:
 
         return {name: content(info) for name, info in names.items()}
 
-    def _parquet(self, name: str, content: pa.Buffer, rows: int) -> pq.ParquetFile:
+    def _parquet(self, name: str, content: pa.Buffer, said: dict[str, int]) -> pq.ParquetFile:
         want = ARROW_SCHEMAS[name]
-        text = [f.name for f in want if pa.types.is_dictionary(f.type)]
+        # pages have checksums of their own; this one covers what says where they are
+        end = content.slice(max(0, content.size - FOOTER_BYTES)).to_pybytes()
+        if int.from_bytes(end[-8:-4], "little") + 8 > len(end):
+            end = content.to_pybytes()
+        if said.get("footer_crc32") not in (None, footer_crc32(end)):
+            raise DamagedTraceError(f"table {name} is damaged (checksum)", where=self.path, hint=_AGAIN)
         try:
-            file = pq.ParquetFile(
-                pa.BufferReader(content), read_dictionary=text, page_checksum_verification=True
-            )
-            have = {f.name: f.type for f in file.schema_arrow}
-        except (pa.ArrowException, OSError) as error:
+            facts = pq.read_metadata(pa.BufferReader(content))
+            have = {f.name: f.type for f in facts.schema.to_arrow_schema()}
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is not UTF-8
             raise self._damaged(name, error) from error
         for field in want:
             if field.name not in have:
@@ -272,16 +279,25 @@ class Archive:
                     where=self.path,
                     hint=_AGAIN,
                 )
-        if file.metadata.num_rows != rows:
+        if facts.num_rows != said["rows"]:
             raise DamagedTraceError(
-                f"table {name} has {file.metadata.num_rows} rows, meta.json says {rows}",
+                f"table {name} has {facts.num_rows} rows, meta.json says {said['rows']}",
                 where=self.path,
                 hint=_AGAIN,
             )
         extra = sorted(set(have) - set(want.names))
         if extra:
             self._note(f"table {name}: unknown column(s) {', '.join(extra)} were ignored")
-        return file
+        text = [f.name for f in want if pa.types.is_dictionary(f.type)]
+        try:
+            return pq.ParquetFile(
+                pa.BufferReader(content),
+                metadata=facts,
+                read_dictionary=text,
+                page_checksum_verification=True,
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(name, error) from error
 
     def _damaged(self, name: str, error: Exception) -> DamagedTraceError:
         return DamagedTraceError(f"table {name} cannot be read ({error})", where=self.path, hint=_AGAIN)
@@ -290,10 +306,10 @@ class Archive:
         """A `rlprof.trace.trace.Loader` of one table."""
 
         def load(columns: Sequence[str] | None) -> Loaded:
-
             names = list(schema(name, columns))
             try:
                 table = self.tables[name].read(columns=names).unify_dictionaries()
+                table.validate(full=True)  # a file of another writer may lack the checksums
                 frame = conform(cast(pl.DataFrame, pl.from_arrow(table)), name, names)
             except (pa.ArrowException, OSError, pl.exceptions.PolarsError) as error:
                 raise self._damaged(name, error) from error
@@ -321,6 +337,8 @@ class Archive:
 
 
 _AGAIN = "write or copy the file again"
+#: Bytes at the end of a parquet member that hold its footer, but for very many row groups.
+FOOTER_BYTES = 1 << 20
 
 
 def _checked_document(path: Path, content: pa.Buffer) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def remove(path: Path) -> None:
 
 
 def _check_free(path: Path, *, force: bool, folder: bool) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     if path.is_dir() and not folder:
         raise OutputError("is a folder, a file is to be written", where=path, hint="give a file name")
     if path.exists() and not path.is_dir() and folder:

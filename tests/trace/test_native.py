@@ -343,6 +343,7 @@ def test_optional_facts_may_be_left_out(path):
     ("ranges", "says"),
     [
         (lambda t: t.drop_columns(["thread"]), "table ranges has no column thread"),
+        (lambda t: t.drop_columns(["name"]), "table ranges has no column name"),
         (lambda t: t.set_column(0, "start_ns", pa.array([0.5, 1, 2])), r"ranges\.start_ns is double"),
         (lambda t: t.set_column(2, "name", pa.array([1, 2, 3])), r"ranges\.name is int64"),
     ],
