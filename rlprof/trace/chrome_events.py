@@ -128,6 +128,11 @@ class Rows:
     ----------
     dtypes : mapping of str to polars type
         Columns in order.
+
+    Attributes
+    ----------
+    fresh : list of tuple
+        Rows not packed yet. Code that adds very many may append to it and call `settle` now and then.
     """
 
     PACK_ROWS = 1 << 14
@@ -135,24 +140,28 @@ class Rows:
     def __init__(self, dtypes: Mapping[str, pl.DataType]) -> None:
         self._dtypes = dict(dtypes)
         self._packed: list[pl.DataFrame] = []
-        self._rows: list[tuple[Any, ...]] = []
+        self.fresh: list[tuple[Any, ...]] = []
 
     def add(self, *row: int | bool | None) -> None:
         """Append a row, in the order of the columns."""
-        self._rows.append(row)
-        if len(self._rows) >= self.PACK_ROWS:
+        self.fresh.append(row)
+        self.settle()
+
+    def settle(self) -> None:
+        """Pack the fresh rows if there are many."""
+        if len(self.fresh) >= self.PACK_ROWS:
             self._pack()
 
     def _pack(self) -> None:
-        if not self._rows:
+        if not self.fresh:
             return
-        columns = zip(*self._rows, strict=True)
+        columns = zip(*self.fresh, strict=True)
         self._packed.append(
             pl.DataFrame(
                 [pl.Series(n, c, dtype=t) for (n, t), c in zip(self._dtypes.items(), columns, strict=True)]
             )
         )
-        self._rows.clear()
+        self.fresh.clear()
 
     def frame(self) -> pl.DataFrame:
         """All rows; the table is empty afterwards."""

@@ -41,8 +41,8 @@ from rlprof.trace.chrome_events import (
     us_to_ns,
     worker_label,
 )
-from rlprof.trace.hierarchy import nest
 from rlprof.trace.json_stream import text_of
+from rlprof.trace.sweep import nest
 from rlprof.trace.tables import TableName, schema
 from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
 
@@ -252,7 +252,7 @@ def _untangle(raw: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _snapped(raw: pl.DataFrame) -> pl.DataFrame:
-    """Complete events, ended where the one around them ends if they pass it by no more than truncation does."""
+    """Complete events, cut at the end of the one around them where they pass it by what truncation does."""
     raw = _in_nesting_order(raw)
     ends = raw["end_ns"].to_list()
     columns = (raw[c].to_list() for c in ("process", "thread", "start_ns"))

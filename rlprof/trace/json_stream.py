@@ -334,7 +334,10 @@ def _after_comma(text: bytes, end: int) -> bytes:
 
 
 def _list_text(inside: bytes) -> bytes:
-    return b"[" + _LONG_TS.sub(rb'"ts":"\1"', inside) + b"]"
+    # split and join: a substitution costs 1 us a match more
+    parts = _LONG_TS.split(inside)
+    parts[1::2] = [b'"ts":"%b"' % number for number in parts[1::2]]
+    return b"[%b]" % b"".join(parts)
 
 
 def _parse(text: bytes, on_repair: Callable[[], None] = lambda: None) -> Any:

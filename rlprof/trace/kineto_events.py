@@ -128,36 +128,36 @@ class Collector:
     #: number of a process by its pid as found
     pids: dict[object, int] = field(default_factory=dict)
     threads: ThreadIds = field(default_factory=ThreadIds)
-    kinds: dict[object, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     graph_nodes: bool = False
+    # what a category means, and the process and thread of a (pid, tid)
+    _kinds: dict[str, int] = field(default_factory=dict)
+    _lanes: dict[tuple[object, object], tuple[int, int]] = field(default_factory=dict)
 
     def take(self, events: list[dict[str, Any]]) -> None:
         """Sort events in, in the order of the file."""
-        kinds = self.kinds
+        kinds = self._kinds
         for event in events:
             phase = event.get("ph")
             category = event.get("cat")
+            if type(category) is not str:
+                category = ""
             kind = kinds.get(category)
             if kind is None:
-                kind = self._kind(category)
+                kind = kinds[category] = _kind(category)
             if phase == "X":
                 if kind != NO_WORK:
                     self._complete(event, kind)
-            elif phase in ("B", "E", "b", "e") and kind in (ANNOTATION, OPERATION, OTHER):
+            elif kind in (ANNOTATION, OPERATION, OTHER) and phase in ("B", "E", "b", "e"):
                 self._half(event, phase)
-
-    def _kind(self, category: object) -> int:
-        text = category.lower() if isinstance(category, str) else ""
-        kind = _KINDS.get(text, NO_WORK if text in _NO_WORK else OTHER)
-        if isinstance(category, str) or category is None:
-            self.kinds[category] = kind
-        return kind
+        for rows in (self.kernels, self.copies, self.api, self.ranges, self.others, self.overhead):
+            rows.settle()
 
     def _complete(self, event: dict[str, Any], kind: int) -> None:
         start_ns = us_to_ns(event.get("ts"))
-        duration_ns = us_to_ns(event.get("dur"))
+        duration = event.get("dur")
+        duration_ns = duration * 1000 if type(duration) is int else us_to_ns(duration)
         if start_ns is None:
             self.dropped["without a usable start time"] += 1
             return
@@ -165,44 +165,29 @@ class Collector:
             self.dropped["without a usable duration"] += 1
             return
         end_ns = start_ns + duration_ns
+        if kind == OVERHEAD:
+            self.overhead.fresh.append((start_ns, end_ns))
+            return
         args = event.get("args")
         if type(args) is not dict:
             args = {}
-        name = event.get("name")
-        if kind == OVERHEAD:
-            self.overhead.add(start_ns, end_ns)
-            return
-        self.seen.add(kind)
         if kind in (KERNEL, COPY):
-            device = as_int(args.get("device"))
-            if device is None:
-                device = as_int(event.get("pid"))
-            if device is not None and not 0 <= device < 1 << 31:
-                device = None
-            stream = as_int(args.get("stream"))
-            if stream is None:
-                stream = as_int(str(event.get("tid")).removeprefix("stream "))
-            correlation = as_int(args.get("correlation"))
-            if kind == KERNEL:
-                if args.get("graph node id"):
-                    self.graph_nodes = True
-                code = self.kernel_names.code(name)
-                self.kernels.add(
-                    start_ns, end_ns, device, stream, correlation, code, _blocks(args.get("grid"))
-                )
-            else:
-                code = self.copy_names.code(name)
-                self.copies.add(
-                    start_ns, end_ns, device, stream, correlation, code, as_int(args.get("bytes"))
-                )
+            self._device(event, args, kind, start_ns, end_ns)
             return
         if kind in (ANNOTATION, OTHER) and "stream" in args:
             return  # the GPU's side of an annotation
-        process = self._process(event.get("pid"))
-        thread = self.threads.number(event.get("tid"))
+        self.seen.add(kind)
+        pid, tid, name = event.get("pid"), event.get("tid"), event.get("name")
+        try:
+            process, thread = self._lanes[pid, tid]
+        except (KeyError, TypeError):
+            process, thread = self._lane(pid, tid)
         if kind == API:
-            correlation = as_int(args.get("correlation"))
-            self.api.add(start_ns, end_ns, process, thread, correlation, self.api_names.code(name))
+            correlation = args.get("correlation")
+            if type(correlation) is not int:
+                correlation = as_int(correlation)
+            row = (start_ns, end_ns, process, thread, correlation, self.api_names.code(name))
+            self.api.fresh.append(row)
             return
         style = PUSH_POP
         if kind == OPERATION and not (event["cat"] == "Operator" and is_label(str(name), args)):
@@ -211,7 +196,35 @@ class Collector:
         if kind == OTHER:
             self.other_categories[str(event.get("cat"))] += 1
             rows = self.others
-        rows.add(start_ns, end_ns, self.range_names.code(name), style, process, thread, False)
+        rows.fresh.append((start_ns, end_ns, self.range_names.code(name), style, process, thread, False))
+
+    def _device(
+        self, event: dict[str, Any], args: dict[str, Any], kind: int, start_ns: int, end_ns: int
+    ) -> None:
+        self.seen.add(kind)
+        device = as_int(args.get("device", event.get("pid")))
+        if device is not None and not 0 <= device < 1 << 31:
+            device = None
+        stream = as_int(args.get("stream"))
+        if stream is None:
+            stream = as_int(str(event.get("tid")).removeprefix("stream "))
+        correlation, name = as_int(args.get("correlation")), event.get("name")
+        if kind == COPY:
+            row = (start_ns, end_ns, device, stream, correlation, self.copy_names.code(name))
+            self.copies.fresh.append((*row, as_int(args.get("bytes"))))
+            return
+        if args.get("graph node id"):
+            self.graph_nodes = True
+        row = (start_ns, end_ns, device, stream, correlation, self.kernel_names.code(name))
+        self.kernels.fresh.append((*row, _blocks(args.get("grid"))))
+
+    def _lane(self, pid: object, tid: object) -> tuple[int, int]:
+        number = as_int(pid)
+        process = self.pids.setdefault(str(pid) if number is None else number, len(self.pids))
+        lane = process, self.threads.number(tid)
+        if isinstance(pid, int | str) and isinstance(tid, int | str):
+            self._lanes[pid, tid] = lane
+        return lane
 
     def _half(self, event: dict[str, Any], phase: str) -> None:
         ts_ns = us_to_ns(event.get("ts"))
@@ -223,12 +236,13 @@ class Collector:
         if phase in ("b", "e"):
             key = (str(event.get("cat")), str(event.get("id", event.get("id2"))))
         code = None if name is None and phase == "E" else self.range_names.code(name)
-        process, thread = self._process(event.get("pid")), self.threads.number(event.get("tid"))
+        process, thread = self._lane(event.get("pid"), event.get("tid"))
         self.pairs.add(ts_ns, phase, process=process, thread=thread, name=code, key=key)
 
-    def _process(self, pid: object) -> int:
-        key = pid if type(pid) is int else as_int(pid) if as_int(pid) is not None else str(pid)
-        return self.pids.setdefault(key, len(self.pids))
+
+def _kind(category: str) -> int:
+    text = category.lower()
+    return _KINDS.get(text, NO_WORK if text in _NO_WORK else OTHER)
 
 
 def _blocks(grid: object) -> int | None:
