@@ -146,9 +146,15 @@ def read_loop_counts(export: NsysExport) -> Loaded:
     return Loaded(pl.DataFrame(data, schema=empty("loop_counts").schema, orient="row"))
 
 
+def _with_read_anyway(columns: Sequence[str] | None) -> Sequence[str] | None:
+    """Columns that `_device_rows` reads whatever is asked for, so that a later question needs no second read."""
+    return None if columns is None else (*columns, "start_ns", "end_ns", "device", "process")
+
+
 def read_kernels(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     """Kernels, and CUDA graphs that were recorded as a whole."""
     parts, notes = [], []
+    columns = _with_read_anyway(columns)
     if KERNEL in export.tables:
         require(export, KERNEL, ["start", "end", "deviceId"])
         parts.append(_device_rows(export, KERNEL, columns).with_columns(pl.lit("kernel").alias("kind")))
@@ -198,6 +204,7 @@ def _device_rows(export: NsysExport, table: str, columns: Sequence[str] | None) 
 def read_copies(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     """Copies and memsets."""
     parts = []
+    columns = _with_read_anyway(columns)
     if MEMCPY in export.tables:
         rows = _device_rows(export, MEMCPY, columns)
         if "copyKind" in rows.columns:
