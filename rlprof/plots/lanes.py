@@ -17,6 +17,8 @@ from rlprof.plots.theme import clean, short_path, shorten
 MOST_ROWS = 72
 #: Pixels of a timeline and of one letter in it, for choosing which bars can hold their name.
 NOMINAL_WIDTH, LETTER_WIDTH = 800, 6.2
+#: What a block of ranges with different names is called.
+SEVERAL = "several names"
 #: Letters in the margin that names the ranges of a row.
 LEVEL_LETTERS = 20
 
@@ -74,43 +76,59 @@ def merge_short(ranges: pl.DataFrame, *, lo_ns: int, hi_ns: int, budget: int) ->
         Ranges shorter than a common width w are united where they start in one cell of a grid of that width.
         The counts add up to the number of ranges that touch the span.
     """
-    inside = ranges.filter(
-        (pl.col("start_ns") < hi_ns) & ((pl.col("end_ns") > lo_ns) | (pl.col("start_ns") == lo_ns))
-    ).select(
-        "track",
-        pl.col("start_ns").clip(lower_bound=lo_ns),
-        pl.col("end_ns").clip(upper_bound=hi_ns),
-        "name",
-        "activity_frac",
-        pl.lit(1, dtype=pl.Int64).alias("count"),
+    touches = (pl.col("start_ns") < hi_ns) & ((pl.col("end_ns") > lo_ns) | (pl.col("start_ns") == lo_ns))
+    names = ranges["name"].cast(pl.Categorical)
+    distinct = names.unique()
+    text = dict(zip(distinct.to_physical(), distinct.cast(pl.String), strict=True))
+    bars = (
+        ranges.with_columns(names.to_physical().alias("name"))
+        .filter(touches)
+        .select(
+            "track",
+            pl.col("start_ns").clip(lower_bound=lo_ns),
+            pl.col("end_ns").clip(upper_bound=hi_ns),
+            # first and last name of a block: it has one name where they are equal
+            pl.col("name").alias("name"),
+            pl.col("name").alias("last_name"),
+            "activity_frac",
+            # ranges of no duration weigh a little, so that a block of them has a mean
+            pl.when(pl.col("activity_frac").is_not_null())
+            .then((pl.col("end_ns") - pl.col("start_ns") + 1).cast(pl.Float64))
+            .otherwise(0.0)
+            .alias("weight"),
+            pl.lit(1, dtype=pl.Int64).alias("count"),
+        )
     )
-    bars, width = inside, 0
-    least = max(budget, inside["track"].n_unique())
-    while bars.height > least:
-        width = width * 2 if width else max((hi_ns - lo_ns) // 4_000, 1)
-        short = (pl.col("end_ns") - pl.col("start_ns")) < width
-        one = pl.col("name").n_unique() == 1
-        # ranges of no duration weigh a little, so that a block of them has a mean
-        weight = (pl.col("end_ns") - pl.col("start_ns") + 1) * pl.col("activity_frac").is_not_null()
+    width = max((hi_ns - lo_ns) // 8_000, 1)
+    most = max(budget, bars["track"].n_unique())
+    while bars.height > most:
+        # blocks of the round before lie within one cell of the wider grid and are merged again
+        short = ((pl.col("end_ns") - pl.col("start_ns")) < width) | (pl.col("count") > 1)
         blocks = (
-            inside.filter(short)
+            bars.filter(short)
             .group_by("track", ((pl.col("start_ns") - lo_ns) // width).alias("cell"))
             .agg(
                 pl.col("start_ns").min(),
                 pl.col("end_ns").max(),
-                pl.when(one)
-                .then(pl.col("name").first().cast(pl.String))
-                .otherwise(pl.format("{} names", pl.col("name").n_unique()))
-                .alias("name"),
-                ((pl.col("activity_frac") * weight).sum() / weight.sum())
+                pl.col("name").min(),
+                pl.col("last_name").max(),
+                ((pl.col("activity_frac") * pl.col("weight")).sum() / pl.col("weight").sum())
                 .fill_nan(None)
                 .alias("activity_frac"),
+                pl.col("weight").sum(),
                 pl.col("count").sum(),
             )
             .drop("cell")
         )
-        bars = pl.concat([inside.filter(~short).cast({"name": pl.String}), blocks])
-    return bars.cast({"name": pl.String}).sort("track", "start_ns", "end_ns")
+        bars = pl.concat([bars.filter(~short), blocks])
+        width *= 2
+    pairs = bars.select("name", "last_name").iter_rows()
+    shown = [text[a] if a == b else SEVERAL for a, b in pairs]
+    return (
+        bars.with_columns(pl.Series("name", shown, dtype=pl.String))
+        .drop("last_name", "weight")
+        .sort("track", "start_ns", "end_ns")
+    )
 
 
 def sub_lanes(start_ns: list[int], end_ns: list[int]) -> list[int]:
