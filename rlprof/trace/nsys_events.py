@@ -147,7 +147,7 @@ def read_loop_counts(export: NsysExport) -> Loaded:
 
 
 def _with_read_anyway(columns: Sequence[str] | None) -> Sequence[str] | None:
-    """Columns that `_device_rows` reads whatever is asked for, so that a later question needs no second read."""
+    """Add the columns that `_device_rows` reads in any case, so that they are not read a second time."""
     return None if columns is None else (*columns, "start_ns", "end_ns", "device", "process")
 
 
