@@ -90,6 +90,22 @@ class Views:
             )
         return asked
 
+    def sample(self, most: int = 8) -> tuple[int, int, str] | None:
+        """A span of three iterations in the middle, where there are more than `most` to be seen together.
+
+        Returns
+        -------
+        lo_ns, hi_ns, text : int, int, str
+            The span, and which iterations it holds; None when all of them can be seen in one chart.
+        """
+        found = self.report.iteration
+        if found is None or found.count <= most:
+            return None
+        first = found.count // 2 - 1
+        lo, hi = int(found.start_ns[first]), int(found.end_ns[first + 2])
+        margin = (hi - lo) // 50 + 1
+        return lo - margin, hi + margin, f"iterations {first + 1:,} to {first + 3:,} of {found.count:,}"
+
     def device_label(self, device: int) -> str:
         """Name to show for a device."""
         if device < 0:

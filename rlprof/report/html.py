@@ -94,7 +94,7 @@ def report_html(report: WindowReport, trace: Trace, *, progress: Progress = sile
     progress("report: distribution", 0.4)
     distribution = charts.figure("distribution", views.distribution(width="container"))
     progress("report: timeline", 0.6)
-    timeline = charts.figure("timeline", views.timeline(lo_ns=lo, hi_ns=hi, width="container"))
+    timeline = _timeline(views, charts, lo, hi)
     progress("report: page", 0.9)
     name = ", ".join(esc(f, 120) for f in trace.meta.files[:8])
     if len(trace.meta.files) > 8:
@@ -258,6 +258,7 @@ def _activity(views: Views, charts: _Charts, lo: int, hi: int) -> str:
     if isinstance(views.signals, Unavailable):
         return charts.figure("activity", views.signals)
     drawn = views.signals[:MOST_DEVICES]
+    sample = views.sample()
     bins = min(1_200, ACTIVITY_ROWS // len(drawn))
     out = []
     for signal in drawn:
@@ -265,11 +266,23 @@ def _activity(views: Views, charts: _Charts, lo: int, hi: int) -> str:
             out.append(f"<h3>{esc(views.device_label(signal.device))}</h3>")
         made = views.activity(signal.device, lo_ns=lo, hi_ns=hi, bins=bins, width="container")
         out.append(charts.figure(f"activity{signal.device}", made))
+        if sample is not None:
+            first, last, text = sample
+            near = views.activity(signal.device, lo_ns=first, hi_ns=last, bins=bins, width="container")
+            out.append(f"<h3>{text}</h3>{charts.figure(f'near{signal.device}', near)}")
     left = len(views.signals) - len(drawn)
     if left:
         how = "<code>trace.plot.activity(device=…)</code> draws them"
         out.append(f'<p class="key">{left} more devices are left out; {how}.</p>')
     return "\n".join(out)
+
+
+def _timeline(views: Views, charts: _Charts, lo: int, hi: int) -> str:
+    sample = views.sample()
+    if sample is not None:
+        lo, hi, text = sample
+    figure = charts.figure("timeline", views.timeline(lo_ns=lo, hi_ns=hi, width="container"))
+    return figure if sample is None else f"<h3>{text}</h3>{figure}"
 
 
 def _low_lead(report: WindowReport) -> str:

@@ -196,6 +196,21 @@ def test_several_devices_have_a_chart_each_and_a_choice_in_the_table() -> None:
     assert set(chosen) == {"all"} | {str(d) for d in range(11)}
 
 
+def test_of_many_iterations_three_are_drawn_large_and_named() -> None:
+    ms = 1_000_000
+    base = hostile_trace()
+    start = [i * 10 * ms for i in range(30)]
+    ranges = pl.DataFrame({"start_ns": start, "end_ns": [s + 9 * ms for s in start]}).with_columns(
+        name=pl.lit("iteration"), style=pl.lit("push_pop"), process=1, thread=1, domain=pl.lit(""), cut=False
+    )
+    tables = {n: base.table(n) for n in ("activity", "devices", "processes")}
+    _, page = page_of(trace_of(base.meta, ranges=ranges, **tables))
+    assert page.words().count("iterations 15 to 17 of 30") == 2
+    assert set(page.specs) == {"activity0", "near0", "distribution", "timeline"}
+    bars = [r for d in page.specs["timeline"]["datasets"].values() for r in d if r.get("name") == "iteration"]  # type: ignore[attr-defined]
+    assert sorted({r["start_s"] for r in bars}) == pytest.approx([0.14, 0.15, 0.16])
+
+
 def test_a_long_table_is_cut_and_says_so(real: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "MOST_ROWS", 3)
     monkeypatch.setattr(table, "LOW_ROWS", 2)
