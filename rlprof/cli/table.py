@@ -161,12 +161,14 @@ def seconds(value: float | None) -> str:
     """A duration with three significant digits and a unit that fits."""
     if value is None or not math.isfinite(value):
         return "-"
+    if value == 0:
+        return "0 s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(value) >= size * 0.9995 or unit == "ns":
             scaled = value / size
             digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
             return f"{scaled:,.{digits}f} {unit}"
-    return "0 s"
+    raise AssertionError("the loop ends with ns")
 
 
 def short_names(names: Sequence[str], limit: int) -> list[str]:

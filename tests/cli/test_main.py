@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlprof
+from rlprof.cli import analyze, main
+from tests.cli.conftest import Cli
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out == f"rlprof {rlprof.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["analyze", "doctor", "export"])
+def test_help_of_each_verb(cli: Cli, verb: str) -> None:
+    result = cli(verb, "--help")
+    assert result.code == 0
+    assert "TRACE" in result.out
+
+
+def test_no_arguments_show_the_verbs(cli: Cli) -> None:
+    result = cli()
+    assert result.code == 2
+    assert all(verb in result.out for verb in ("analyze", "doctor", "export"))
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["analyze"],
+        ["analyze", "--nope", "x"],
+        ["analyze", "x", "--format", "yaml"],
+        ["analyze", "x", "--top", "0"],
+        ["analyze", "x", "--top", "many"],
+        ["analyze", "x", "--rank-from", "guess"],
+        ["export", "x"],
+        ["export", "x", "--to", "pdf", "-o", "y"],
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(cli: Cli, arguments: list[str]) -> None:
+    result = cli(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("rlprof: error: ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_fault_is_one_line_and_its_traceback_is_there_for_the_asking(
+    cli: Cli, capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise KeyError("column")
+
+    monkeypatch.setattr(analyze, "load", fail)
+    result = cli("analyze", capture)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "KeyError" in result.err
+    assert "RLPROF_DEBUG=1" in result.err
+    monkeypatch.setenv("RLPROF_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["rlprof", "analyze", str(capture)])
+    with pytest.raises(KeyError):
+        main.run()
+
+
+def test_ctrl_c_is_code_130_without_a_traceback(
+    cli: Cli, capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(analyze, "load", interrupt)
+    result = cli("analyze", capture)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_reader_that_went_away_is_quiet(capture: Path) -> None:
+    command = f"{sys.executable} -m rlprof analyze '{capture}' --format csv | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_a_full_standard_output_is_one_line(capture: Path) -> None:
+    command = f"{sys.executable} -m rlprof analyze '{capture}' --format json > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "standard output" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_line_starts_lean() -> None:
+    code = (
+        "import sys\nimport rlprof.cli.main\n"
+        "heavy = {'polars', 'numpy', 'pyarrow', 'pandas', 'altair', 'rich', 'orjson'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
