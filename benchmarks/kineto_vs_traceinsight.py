@@ -1,7 +1,7 @@
 """rlprof against traceinsight (once HolisticTraceAnalysis): read a PyTorch trace, give the GPU's busy time.
 
 Each run is a fresh process, so interpreter start and imports count; runs of the two alternate. Wall time, CPU
-time and peak resident memory are measured from outside (wait4). Both must give the same union of the intervals of
+time and peak resident memory are measured from outside (wait4). Both must give the same union of intervals of
 kernels, copies and memsets. traceinsight needs an environment of its own (it wants other versions):
 
     python -m venv /tmp/peer && /tmp/peer/bin/pip install traceinsight
@@ -26,14 +26,13 @@ from pathlib import Path
 OURS = """
 import sys
 from pathlib import Path
-from rlprof.trace.kineto import read_kineto
 import polars as pl
-from rlprof.analysis.intervals import union
+from rlprof.trace.device_events import covered_ns
+from rlprof.trace.kineto import read_kineto
 trace = read_kineto(Path(sys.argv[1]))
 columns = ["start_ns", "end_ns"]
 work = pl.concat([trace.table(t, columns) for t in ("kernels", "copies")])
-start, end = union(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-print("RESULT", int((end - start).sum()), len(work))
+print("RESULT", covered_ns(work), len(work))
 """
 # rounding to microseconds is switched off, and the last profiler step kept, so that both see the same events
 PEER = """
@@ -51,7 +50,7 @@ busy_us = np.clip(end - np.maximum(start, reached), 0, None).sum()
 print("RESULT", round(float(busy_us) * 1000), len(work))
 """
 IMPORTS = {
-    "rlprof": "import rlprof.trace.kineto, rlprof.analysis.intervals",
+    "rlprof": "import rlprof.trace.kineto",
     "traceinsight": "import hta.trace_analysis",
 }
 #: traceinsight keeps times as float64 microseconds, which resolve 0.25 us in 2024: sums may differ a little.

@@ -32,28 +32,32 @@ def us_to_ns(value: object) -> int | None:
     int or None
         Rounded to the nearest nanosecond; None if it is no finite number or does not fit 64 bits.
     """
-    if type(value) is int:
-        out = value * 1000
+    if type(value) is str:
+        out = _decimal_to_ns(value)
     elif type(value) is float:
         # nan and inf fail this comparison
-        if not -1e16 < value < 1e16:
-            return None
-        out = round(value * 1000)
-    elif type(value) is str:
-        whole, _, decimals = value.partition(".")
-        if len(decimals) == 3 and whole.isdigit() and decimals.isdigit():
-            out = int(whole + decimals)
-        else:
-            try:
-                number = Decimal(value) * 1000
-            except InvalidOperation:
-                return None
-            if not number.is_finite() or abs(number) > _MAX_NS:
-                return None
-            out = int(number.to_integral_value())
+        out = round(value * 1000) if -1e16 < value < 1e16 else None
+    elif type(value) is int:
+        out = value * 1000
     else:
         return None
-    return out if -_MAX_NS <= out <= _MAX_NS else None
+    return out if out is not None and -_MAX_NS <= out <= _MAX_NS else None
+
+
+def _decimal_to_ns(text: str) -> int | None:
+    if text[-4:-3] == ".":
+        # three decimals, as PyTorch writes them: without the point they are nanoseconds
+        try:
+            return int(text[:-4] + text[-3:])
+        except ValueError:
+            return None
+    try:
+        number = Decimal(text) * 1000
+    except InvalidOperation:
+        return None
+    if not number.is_finite() or abs(number) > _MAX_NS:
+        return None
+    return int(number.to_integral_value())
 
 
 def as_int(value: object) -> int | None:
@@ -88,11 +92,9 @@ class Names:
 
     def code(self, name: object) -> int:
         """Number of a name; what is not a string is written as one."""
-        text = name if type(name) is str else "" if name is None else str(name)
-        code = self._codes.get(text)
-        if code is None:
-            code = self._codes[text] = len(self._codes)
-        return code
+        if type(name) is not str:
+            name = "" if name is None else str(name)
+        return self._codes.setdefault(name, len(self._codes))
 
     @property
     def strings(self) -> list[str]:

@@ -57,6 +57,19 @@ def short_name(name: str) -> str:
     return base or name
 
 
+def covered_ns(intervals: pl.DataFrame) -> int:
+    """Length of the union of intervals, ns.
+
+    Parameters
+    ----------
+    intervals : polars.DataFrame
+        Columns ``start_ns``, ``end_ns``; any order.
+    """
+    reached = pl.col("end_ns").cum_max().shift(1)
+    gained = pl.col("end_ns") - pl.max_horizontal("start_ns", reached)
+    return int(intervals.sort("start_ns").select(gained.clip(lower_bound=0).sum()).item())
+
+
 def suspect_times(raw: dict[str, pl.DataFrame]) -> tuple[dict[str, pl.DataFrame], list[str]]:
     """Set aside events whose times cannot be true.
 

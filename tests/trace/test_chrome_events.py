@@ -6,7 +6,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.trace.chrome_events import (
@@ -23,6 +23,7 @@ from rlprof.trace.chrome_events import (
 )
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**62))
 def test_decimal_strings_and_integers_are_exact_to_the_nanosecond(ns: int) -> None:
     assert us_to_ns(f"{ns // 1000}.{ns % 1000:03d}") == ns
@@ -30,11 +31,13 @@ def test_decimal_strings_and_integers_are_exact_to_the_nanosecond(ns: int) -> No
     assert us_to_ns(str(ns // 1000)) == ns // 1000 * 1000
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15 - 1))
 def test_floats_below_1e12_us_are_exact_to_the_nanosecond(ns: int) -> None:
     assert us_to_ns(float(f"{ns // 1000}.{ns % 1000:03d}")) == ns
 
 
+@settings(deadline=None)
 @given(st.decimals(0, 10**15, places=5))
 def test_more_decimals_round_to_the_nearest_nanosecond(us: Decimal) -> None:
     assert us_to_ns(format(us, "f")) == int((us * 1000).to_integral_value(ROUND_HALF_EVEN))
@@ -154,6 +157,7 @@ def test_asynchronous_pairs_may_overlap_and_are_start_end() -> None:
     assert found == [("a", 0, 2, False, START_END), ("c", 1, 3, False, START_END)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.sampled_from("BEbeR"), st.sampled_from("xyz")), max_size=40))
 def test_no_duration_is_negative_and_every_begin_gives_one_range(halves: list[tuple[int, str, str]]) -> None:
     found, pairs = joined([*halves])

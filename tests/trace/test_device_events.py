@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rlprof.trace.device_events import copy_kind, short_name
+from rlprof.trace.device_events import copy_kind, covered_ns, short_name
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,12 @@ def test_copy_kind(name: str, kind: str) -> None:
 )
 def test_short_name(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12))
+def test_covered_ns_counts_every_covered_instant_once(intervals: list[tuple[int, int]]) -> None:
+    frame = pl.DataFrame(
+        [(s, s + d) for s, d in intervals], schema={"start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row"
+    )
+    assert covered_ns(frame) == len({t for s, d in intervals for t in range(s, s + d)})

@@ -95,6 +95,7 @@ def test_cut_anywhere_never_loses_events_silently(events: list[Any], share: floa
     assert any("after the" in note for note in stream.notes)
 
 
+@settings(deadline=None)
 @given(text=TEXT, before=EVENT)
 def test_scan_finds_the_end_of_the_last_whole_event(text: str, before: dict[str, Any]) -> None:
     whole = json.dumps(before).encode()
