@@ -131,6 +131,8 @@ def footer(report: WindowReport, shown: int) -> list[str]:
         )
     else:
         lines.append("score = seconds per iteration that the window leaves idle.")
+    if report.frame["device"].drop_nulls().n_unique() > 1:
+        lines.append("Rows are means over the GPUs that a node's process uses; per GPU: --format csv.")
     if report.targets:
         lines.append(f"{TARGET} suggested windows to fill: low activity, long, and not inside one another.")
     lines += [f"note: {note}" for note in report.notes]

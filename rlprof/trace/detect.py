@@ -43,6 +43,14 @@ class Capture:
     format: Format
 
 
+@dataclass(frozen=True)
+class Found:
+    """The captures that a path stands for, and names of other files that lay in the folder."""
+
+    captures: tuple[Capture, ...]
+    left_aside: tuple[str, ...] = ()
+
+
 def detect(path: Path) -> Format:
     """Find the format of one capture.
 
@@ -77,7 +85,7 @@ def detect(path: Path) -> Format:
         return _detect_file(path, head)
 
 
-def captures(path: Path) -> tuple[Capture, ...]:
+def captures(path: Path) -> Found:
     """Find the captures that a path stands for.
 
     Parameters
@@ -88,34 +96,41 @@ def captures(path: Path) -> tuple[Capture, ...]:
 
     Returns
     -------
-    tuple of Capture
-        At least one, in the order of the file names (numbers in them by value).
+    Found
+        At least one capture, in the order of the file names (numbers in them by value).
 
     Raises
     ------
     UnreadableError, NotATraceError, DamagedTraceError
-        As `detect`; a damaged file in a folder is an error too, so that no rank is lost silently.
+        As `detect`; a damaged or empty trace in a folder is an error too, so that no rank is lost silently.
     """
     if not _is_directory(path) or _detect_export_directory(path) is not None:
-        return (Capture(path, detect(path)),)
-    found: list[Capture] = []
+        return Found((Capture(path, detect(path)),))
+    traces: list[Capture] = []
     others: list[str] = []
+    left_aside: list[str] = []
     for file in _files(path):
-        if not _mostly_json(file):
-            continue
         try:
             format = detect(file)
         except NotATraceError:
-            if file.stat().st_size == 0:
+            # an empty file is the trace of a rank that wrote none, if it is called like one
+            if file.stat().st_size == 0 and {".json", ".jsonl"} & set(file.suffixes):
                 raise
+            left_aside.append(file.name)
             continue
         if format in ("kineto", "chrome-jsonl"):
-            found.append(Capture(file, format))
+            traces.append(Capture(file, format))
         else:
             others.append(file.name)
-    if not found:
+    if others:
+        raise NotATraceError(
+            f"a folder with {len(others) + len(traces)} capture(s), not one capture",
+            where=path,
+            hint=f"give the captures themselves, for example {others[0]}",
+        )
+    if not traces:
         raise _not_an_export(path)
-    return tuple(found)
+    return Found(tuple(traces), tuple(left_aside))
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -350,13 +365,6 @@ def _not_an_export(path: Path) -> NotATraceError:
         inside = [entry.name for entry in sorted(path.iterdir()) if entry.is_dir()]
         what = f"a folder that holds only folders ({some(inside)})" if inside else "an empty folder"
         return NotATraceError(f"not a trace: {what}", where=path, hint="give a capture inside it")
-    reports = [n for n in names if n.endswith((".nsys-rep", ".qdrep", ".sqlite", ".rlprof"))]
-    if reports:
-        return NotATraceError(
-            f"a folder with {len(reports)} capture(s), not one capture",
-            where=path,
-            hint=f"give the captures themselves, for example {reports[0]}",
-        )
     if "meta.json" in names and any(n.endswith(".parquet") for n in names):
         return NotATraceError(
             "a Parquet export by rlprof for other tools, not a capture",
@@ -372,7 +380,8 @@ def _not_an_export(path: Path) -> NotATraceError:
 
 def _files(path: Path) -> list[Path]:
     with _reading(path):
-        return sorted((f for f in path.iterdir() if f.is_file()), key=lambda f: natural_key(f.name))
+        visible = (f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
+        return sorted(visible, key=lambda f: natural_key(f.name))
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -380,11 +389,6 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     import re
 
     return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", name) if p)
-
-
-def _mostly_json(file: Path) -> bool:
-    """Whether a file of a folder may be a trace; keeps other things that lie there out of the way."""
-    return any(s in (".json", ".jsonl", ".gz", ".trace") for s in file.suffixes)
 
 
 # --- common --------------------------------------------------------------------------------------------

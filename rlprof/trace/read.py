@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 from rlprof.errors import RankError
 from rlprof.progress import Progress, silent
 from rlprof.trace.detect import Capture, Format, captures
+from rlprof.trace.foreign import some
 from rlprof.trace.guard import guarded, reading
 from rlprof.trace.trace import Trace
 
@@ -71,17 +73,23 @@ def read(
     >>> import rlprof
     >>> trace = rlprof.read("rank0.nsys-rep", "rank1.nsys-rep")    # doctest: +SKIP
     """
-    found = [capture for given in (path, *more) for capture in captures(Path(given))]
+    places = [captures(Path(given)) for given in (path, *more)]
+    found = [capture for place in places for capture in place.captures]
+    left_aside = [name for place in places for name in place.left_aside]
     _refuse_twice(found)
     traces = []
     for i, capture in enumerate(found):
         share: Progress = lambda stage, part, i=i: progress(stage, (i + part) / len(found))  # type: ignore[misc]  # noqa: E731
         traces.append(_read_one(capture, share))
-    if len(traces) == 1 and not anchors:
-        return traces[0]
-    from rlprof.trace.merge import merge
+    trace = traces[0]
+    if len(traces) > 1 or anchors:
+        from rlprof.trace.merge import merge
 
-    return merge(traces, names=[str(c.path) for c in found], rank_from=rank_from, anchors=anchors)
+        trace = merge(traces, names=[str(c.path) for c in found], rank_from=rank_from, anchors=anchors)
+    if left_aside:
+        note = f"files of the folder that are no traces were left aside: {some(left_aside)}"
+        trace = replace(trace, base_notes=(*trace.base_notes, note))
+    return trace
 
 
 def _read_one(capture: Capture, progress: Progress) -> Trace:

@@ -187,7 +187,7 @@ def test_an_export_folder_is_found_by_the_tables_in_it(tmp_path: Path, suffix: s
     for name in ("StringIds", "NVTX_EVENTS"):
         pq.write_table(pa.table({"a": [1]}), folder / f"{name}{suffix}")
     assert detect(folder) == format
-    assert captures(folder) == (Capture(folder, format),)  # type: ignore[arg-type]
+    assert captures(folder).captures == (Capture(folder, format),)  # type: ignore[arg-type]
 
 
 def test_a_folder_of_traces_is_one_capture_a_file_in_order_of_rank(tmp_path: Path) -> None:
@@ -195,7 +195,11 @@ def test_a_folder_of_traces_is_one_capture_a_file_in_order_of_rank(tmp_path: Pat
         (tmp_path / f"traces-r{rank}.jsonl").write_text(json.dumps(EVENT) + "\n")
     (tmp_path / "requests-r1.jsonl").write_text('{"request_id": 1}\n{"request_id": 2}\n')
     (tmp_path / "readme.md").write_text("notes")
-    assert [c.path.name for c in captures(tmp_path)] == [f"traces-r{r}.jsonl" for r in (1, 2, 10)]
+    (tmp_path / "empty.log").touch()
+    (tmp_path / ".hidden").touch()
+    found = captures(tmp_path)
+    assert set(found.left_aside) == {"requests-r1.jsonl", "readme.md", "empty.log"}
+    assert [c.path.name for c in found.captures] == [f"traces-r{r}.jsonl" for r in (1, 2, 10)]
     with pytest.raises(NotATraceError):
         detect(tmp_path)
 
@@ -210,7 +214,8 @@ def test_an_empty_trace_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
 def test_a_folder_of_reports_says_which_to_give(tmp_path: Path) -> None:
     for name in ("a.nsys-rep", "b.nsys-rep"):
         (tmp_path / name).write_bytes(b"NVIDIA Tegra Profiler Report 1.\n")
-    with pytest.raises(NotATraceError, match=r"2 capture\(s\).*a\.nsys-rep"):
+    (tmp_path / "t.json").write_text(json.dumps([EVENT]))
+    with pytest.raises(NotATraceError, match=r"3 capture\(s\).*a\.nsys-rep"):
         captures(tmp_path)
 
 

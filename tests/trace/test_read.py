@@ -182,3 +182,13 @@ def test_what_is_no_capture_is_an_error(tmp_path: Path, make: Callable[[Path], o
     make(path)
     with pytest.raises((NotATraceError, UnreadableError), match=r"x\.sqlite"):
         read(path)
+
+
+def test_what_lay_beside_the_traces_of_a_folder_is_said(data: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        name = f"two_ranks_rank-{rank}.json.gz"
+        (tmp_path / name).write_bytes((data / "kineto" / name).read_bytes())
+    (tmp_path / "log.txt").write_text("done")
+    trace = read(tmp_path)
+    assert len(trace.meta.files) == 2
+    assert [n for n in trace.notes if "log.txt" in n]
