@@ -38,6 +38,7 @@ from rlprof.trace.nsys_tool import (
     export_command,
     find_nsys,
 )
+from rlprof.trace.output import remove
 from rlprof.trace.trace import Trace
 
 #: How much older than its report an export may be and still count as up to date: a clone or an unpacked
@@ -361,7 +362,7 @@ def _add_settings(nsys: Nsys, report: Path, folder: Path) -> None:
         except (RlprofError, sqlite3.Error):
             return  # a trace without them says that it does not know them
         finally:
-            database.unlink(missing_ok=True)
+            remove(database)
         frame = pl.DataFrame(rows, schema={"name": pl.String, "value": pl.String}, orient="row", strict=False)
     else:
         return

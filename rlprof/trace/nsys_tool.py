@@ -80,7 +80,7 @@ class Nsys:
         kind: str,
         tables: Sequence[str] = (),
         progress: Progress = silent,
-        stall_s: float = STALL_S,
+        stall_s: float | None = None,
     ) -> None:
         """Run ``nsys export``; whether the result is whole is for the caller to check.
 
@@ -97,13 +97,14 @@ class Nsys:
         progress : Progress
             Told how much has been exported.
         stall_s : float
-            Seconds without any sign of life after which nsys is ended.
+            Seconds without any sign of life after which nsys is ended; `STALL_S` if not given.
 
         Raises
         ------
         NewerReportError, DamagedTraceError, OutputError, NsysError
             By what nsys said. The process has ended in every case, Ctrl-C included.
         """
+        stall_s = STALL_S if stall_s is None else stall_s
         command = [str(self.path), "export", "--type", kind, "--output", str(out)]
         if tables and self.picks_tables:
             command.append(f"--tables={','.join(tables)}")

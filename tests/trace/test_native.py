@@ -143,6 +143,9 @@ def rewrite(
         members = {n: old.read(n) for n in old.namelist() if n not in leave_out}
     if "meta.json" in members:
         document = json.loads(members["meta.json"])
+        for facts in document["tables"].values():
+            if ranges is not None or extra:
+                del facts["footer_crc32"]  # other writers need not give it
         members["meta.json"] = json.dumps(meta(document) or document).encode()
     if ranges is not None:
         sink = pa.BufferOutputStream()
@@ -237,7 +240,8 @@ from rlprof.trace.archive import ARROW_SCHEMAS, archive_meta, write_archive
 rows = {"source": ["sm_counters"] * 2, "device": [0, 0], "start_ns": [0, 10], "end_ns": [10, 20],
         "active_frac": [0.25, 1.0]}
 table = pa.table(rows)
-write_archive(Path(sys.argv[1]), lambda: archive_meta(start_ns=0, end_ns=20, files=["live"]), {"activity": table})
+meta = archive_meta(start_ns=0, end_ns=20, files=["live"])
+write_archive(Path(sys.argv[1]), lambda: meta, {"activity": table})
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "t.rlprof")], check=True, cwd=Path.cwd())
     trace = read_rlprof(tmp_path / "t.rlprof")
@@ -374,6 +378,19 @@ def test_parquet_member_that_is_no_parquet(path):
         read_rlprof(path)
 
 
+def test_member_of_another_file(path, tmp_path):
+    other = write_rlprof(trace_of({"ranges": RANGES.reverse()}), tmp_path / "other.rlprof")
+    with zipfile.ZipFile(other) as archive:
+        swapped = archive.read("ranges.parquet")
+    with zipfile.ZipFile(path) as archive:
+        document = archive.read("meta.json")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ranges.parquet", swapped)
+        archive.writestr("meta.json", document)
+    with pytest.raises(DamagedTraceError, match="table ranges is damaged"):
+        read_rlprof(path)
+
+
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
 def test_truncated(path, keep):
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
@@ -416,15 +433,21 @@ def test_not_an_archive(tmp_path, content, error, says):
         read_rlprof(path)
 
 
-def test_zip_of_something_else(tmp_path, path):
-    rewrite(path, leave_out=("meta.json",))
-    with pytest.raises(NotATraceError, match=r"without meta\.json"):
-        read_rlprof(path)
-    rewrite(path, extra={"meta.json": b"{}"})
-    with pytest.raises(NotATraceError, match="format rlprof"):
-        read_rlprof(path)
-    rewrite(path, extra={"meta.json": b"{"}, meta=lambda m: m)
-    with pytest.raises(DamagedTraceError, match="not JSON"):
+@pytest.mark.parametrize(
+    ("members", "error", "says"),
+    [
+        ({"a.txt": b"x"}, NotATraceError, r"without meta\.json"),
+        ({"meta.json": b"{}"}, NotATraceError, "format rlprof"),
+        ({"meta.json": b"[1]"}, NotATraceError, "format rlprof"),
+        ({"meta.json": b"{"}, DamagedTraceError, "not JSON"),
+    ],
+)
+def test_zip_of_something_else(tmp_path, members, error, says):
+    path = tmp_path / "t.rlprof"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(error, match=says):
         read_rlprof(path)
 
 
