@@ -103,6 +103,8 @@ class Size:
     kernels: int = 1_000_000
     ranges: int = 5_000_000
     samples: int = 1_000_000
+    #: operators carry a running number, as those of PyTorch's emit_nvtx do: nearly all labels differ
+    numbered: bool = False
 
     @property
     def steps(self) -> int:
@@ -155,9 +157,16 @@ def step_rows(size: Size, step: int, seed: int) -> dict[str, Columns]:
             1 + PHASES + per_phase + rng.integers(len(OPERATORS), size=operators),
         ]
     )
+    labels = names[name]
+    if size.numbered:
+        number = step * 10_000 + np.arange(operators)
+        labels[-operators:] = [
+            f"{label}, seq = {i}, op_id = {2 * i}"
+            for label, i in zip(labels[-operators:], number, strict=True)
+        ]
     order = np.argsort(starts, kind="stable")
     ranges = {
-        "start": starts[order], "end": ends[order], "eventType": 59, "text": names[name[order]],
+        "start": starts[order], "end": ends[order], "eventType": 59, "text": labels[order],
         "globalTid": tid, "domainId": 0,
     }  # fmt: skip
 
@@ -323,7 +332,7 @@ def make_all(folder: Path, size: Size, seed: int = 0) -> dict[str, Path]:
     from rlprof.trace.native import write_rlprof
     from rlprof.trace.nsys_parquet import read_parquetdir
 
-    stem = f"synthetic_{size.kernels}_{size.ranges}_{size.samples}_{seed}"
+    stem = f"synthetic_{size.kernels}_{size.ranges}_{size.samples}_{seed}{'_numbered' * size.numbered}"
     paths = {
         "sqlite": folder / f"{stem}.sqlite",
         "parquetdir": folder / f"{stem}_pqtdir",
@@ -347,8 +356,10 @@ def main() -> None:
     parser.add_argument("--ranges", type=int, default=Size.ranges)
     parser.add_argument("--samples", type=int, default=Size.samples)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--numbered", action="store_true", help="give each operator a label of its own")
     args = parser.parse_args()
-    for kind, path in make_all(args.work, Size(args.kernels, args.ranges, args.samples), args.seed).items():
+    size = Size(args.kernels, args.ranges, args.samples, args.numbered)
+    for kind, path in make_all(args.work, size, args.seed).items():
         print(f"{kind}: {path.name}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rlprof.trace.names import UNNAMED, normalise
+from rlprof.trace.names import UNNAMED, normalised
 from rlprof.trace.sweep import I64, Bools, dense, nest
 from rlprof.trace.trace import Trace
 
@@ -129,10 +129,11 @@ def _crossing_notes(nested: Bools, loose: Bools) -> list[str]:
 def _labels(names: pl.Series, *, exact: bool) -> tuple[I64, list[str]]:
     """Number of each row's label, and the labels; each distinct name is looked at once."""
     code, rows = dense(_integers(names))
-    distinct = [UNNAMED if t is None else str(t) for t in names.gather(rows).cast(pl.String)]
-    known: dict[str, int] = {}
-    number = [known.setdefault(t if exact else normalise(t), len(known)) for t in distinct]
-    return np.array(number, dtype=np.int64)[code], list(known)
+    distinct = names.gather(rows).cast(pl.String)
+    text = (distinct if exact else normalised(distinct)).fill_null(UNNAMED)
+    labels = text.unique(maintain_order=True)
+    number = text.replace_strict(labels, pl.int_range(len(labels), eager=True), return_dtype=pl.Int64)
+    return number.to_numpy()[code], labels.to_list()
 
 
 def _intern(

@@ -20,6 +20,7 @@ _LOOP_WORD = re.compile(
     r"[_\-./]\d+$",
     re.IGNORECASE,
 )
+_DIGIT = re.compile("[0-9]")
 # the part of an absolute path that names a user
 _HOME = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s:]+|(?<![\w/])/root(?=/)")
 
@@ -50,12 +51,23 @@ def normalise(label: str) -> str:
 
 
 def normalised(labels: pl.Series) -> pl.Series:
-    """`normalise` of a Categorical column; each distinct label is looked at once."""
-    distinct = labels.unique().drop_nulls()
-    plain = [normalise(str(s)) for s in distinct.cast(pl.String)]
-    table = pl.DataFrame({"from": distinct, "to": pl.Series(plain, dtype=pl.String).cast(pl.Categorical())})
-    frame = pl.DataFrame({"from": labels})
-    return frame.join(table, on="from", how="left", maintain_order="left")["to"]
+    """`normalise` of each label of a String or Categorical column; null stays null.
+
+    Labels that differ in nothing but their numbers are looked at once, if no number is kept: a trace of
+    operators may hold millions of them.
+    """
+    text = pl.String()
+    frame = pl.DataFrame({"label": labels.cast(text)}).with_columns(
+        pl.col("label").str.replace_all("[0-9]+", "1").alias("shape")
+    )
+    plain = {shape: normalise(shape) for shape in frame["shape"].unique().drop_nulls()}
+    alike = [(shape, out) for shape, out in plain.items() if not _DIGIT.search(out)]
+    of_shape = pl.DataFrame(alike, schema={"shape": text, "plain": text}, orient="row")
+    found = frame.join(of_shape, on="shape", how="left", maintain_order="left")
+    rest = found.filter(pl.col("plain").is_null())["label"].unique().drop_nulls()
+    of_label = pl.DataFrame({"label": rest, "own": pl.Series([normalise(t) for t in rest], dtype=text)})
+    joined = found.join(of_label, on="label", how="left", maintain_order="left")
+    return joined.select(pl.coalesce("plain", "own").alias(labels.name)).to_series()
 
 
 def scrub_home(labels: pl.Series) -> pl.Series:

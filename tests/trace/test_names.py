@@ -50,6 +50,16 @@ def test_normalise_is_idempotent_and_never_empty(label):
     assert bool(once) == bool(label)
 
 
+@given(
+    st.lists(
+        st.from_regex(r"(step|op|id|12|, |=|:|_|#| |\\.|0x1f|3x4|007|a1|/|\\(|\\)|x)*", fullmatch=True),
+        max_size=12,
+    )
+)
+def test_normalised_equals_normalise_of_each(labels):
+    assert normalised(pl.Series(labels, dtype=pl.String)).to_list() == [normalise(t) for t in labels]
+
+
 def test_normalised_keeps_order_and_nulls():
     labels = pl.Series(["step 1", None, "step 2", "policy"]).cast(pl.Categorical())
     assert normalised(labels).to_list() == ["step", None, "step", "policy"]
