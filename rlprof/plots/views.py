@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Short names of the sources of activity, for axes.
 QUANTITY = {
     "sm_counters": "SM activity",
-    "kernel_union": "GPU busy (upper bound of SM activity)",
+    "kernel_union": "GPU busy, upper bound",
     "host_cores": "activity of host cores",
 }
 #: Most devices drawn in one timeline.
@@ -275,6 +275,8 @@ class Views:
         """How the time of nodes is spread over activity, all devices together; and notes for its caption."""
         if isinstance(self.signals, Unavailable):
             return self.signals
+        if self.report.frame.is_empty():
+            return Unavailable(self.trace.missing.get("ranges", "the capture holds no ranges"))
         known = self.overall().filter(pl.col("sm_activity").is_not_null())
         notes = []
         if windows is None:

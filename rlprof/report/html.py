@@ -211,9 +211,8 @@ def _first_card(report: WindowReport) -> str:
         rows = rows.filter((rows["node"] == node) & (rows["process"] == process))
     best = next((r for r in rows.iter_rows(named=True) if r["rank"] is not None), None)
     if best is None:
-        reason = next(
-            (n for n in report.notes if "unavailable" in n), "no window has a rank; the notes say why"
-        )
+        known = [n for n in report.notes if "unavailable" in n or n.startswith("no nodes")]
+        reason = known[0] if known else "no part of the program is long enough and has a known low activity"
         return (
             '<div class="card first"><div class="value">No window is ranked</div>'
             f'<div class="what">{sentence(reason)}</div></div>'
