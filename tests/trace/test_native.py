@@ -183,6 +183,13 @@ def test_no_folder_of_the_capture_is_stored(tmp_path):
     assert read_rlprof(path).meta.files == ("a.json", "b.json", "c.json")
 
 
+def test_one_trace_makes_the_same_bytes_each_time(path, tmp_path):
+    again = write_rlprof(trace_of({"ranges": RANGES}), tmp_path / "again.rlprof")
+    assert again.read_bytes() == path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        assert {i.date_time[0] for i in archive.infolist()} == {1980}
+
+
 def test_dictionary_holds_used_values_only(tmp_path):
     many = pl.Series(
         [f"other {i}" for i in range(1000)], dtype=pl.Categorical
@@ -463,3 +470,26 @@ def test_low_level_writer_checks_types(tmp_path):
     with pytest.raises(pa.ArrowInvalid):
         write_archive(tmp_path / "t.rlprof", lambda: archive_meta(start_ns=0, end_ns=1), {"activity": table})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "rlprof_format.md").read_text()
+    examples = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert len(examples) == 2
+    monkeypatch.chdir(root)
+    exec(examples[0], {})
+    assert capsys.readouterr().out == "20.872624353 s, 65146 kernels\n"
+    monkeypatch.chdir(tmp_path)
+    exec(examples[1], {})
+    assert read_rlprof(tmp_path / "live.rlprof").samples["active_frac"].to_list() == [0.25]
+
+
+def test_documentation_names_every_table_column_and_key():
+    text = (Path(__file__).parents[2] / "docs" / "rlprof_format.md").read_text()
+    for name in TABLE_NAMES:
+        assert f"**`{name}`**" in text
+        part = text.split(f"**`{name}`**")[1].split("\n**")[0]
+        assert all(f"`{c}`" in part for c in SCHEMAS[name])
+    for key in archive_meta(start_ns=0, end_ns=1):
+        assert f"`{key}`" in text
