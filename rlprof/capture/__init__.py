@@ -1,0 +1,1 @@
+"""Capturing a run: annotations, SM-activity samplers, sessions."""

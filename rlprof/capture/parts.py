@@ -1,0 +1,432 @@
+"""The parts of a running session: one append-only file per process and table, readable after any crash.
+
+A session's folder holds, for each process, ``PID-STARTTIME.json`` (what the process is, and its clock) and
+``PID-STARTTIME-TABLE.arrows``, an Arrow IPC stream to which whole record batches are appended. A file that
+ends within a batch (the process was killed, the disk filled up) is read up to its last whole batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.errors import UnreadableError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Tables of a part that are not (or not so) in a finished capture.
+PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes")
+_STEM = re.compile(r"^(?P<pid>\d+)-(?P<start>\d+)$")
+_FILE = re.compile(r"^(?P<stem>\d+-\d+)-(?P<table>[a-z_]+)\.arrows$")
+
+
+def part_schema(table: str) -> pa.Schema:
+    """Columns of a table of parts: those of a finished capture without ``process``.
+
+    Times are CLOCK_MONOTONIC. Further tables: ``open_ranges`` (ranges that were open when their process flushed), ``alive`` (instants at
+    which a process flushed), ``loop_counts`` (cumulative: the last row of a path holds), ``notes``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such table.
+    """
+    import pyarrow as pa
+
+    from rlprof.trace.archive import ARROW_SCHEMAS
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    if table == "open_ranges":
+        return pa.schema([f for f in part_schema("ranges") if f.name not in ("end_ns", "cut")])
+    if table == "alive":
+        return pa.schema([("time_ns", pa.int64())])
+    if table == "loop_counts":
+        return pa.schema([("path", text), ("count", pa.int64())])
+    if table == "notes":
+        return pa.schema([("text", pa.string())])
+    if table not in ARROW_SCHEMAS or table == "processes":
+        known = sorted({*ARROW_SCHEMAS, *PART_TABLES} - {"processes"})
+        raise UsageError(f"no part is called {table!r}", hint=f"one of {', '.join(known)}")
+    return pa.schema([f for f in ARROW_SCHEMAS[table] if f.name != "process"])
+
+
+def process_stem() -> str:
+    """``PID-STARTTIME`` of this process: unique on this host, also when pids come around again."""
+    pid = os.getpid()
+    try:
+        # the name in parentheses may hold anything, so count fields after the last one
+        started = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = str(time.time_ns())
+    return f"{pid}-{started}"
+
+
+def _pid(stem: str) -> int:
+    return int(stem.partition("-")[0])
+
+
+def write_process(folder: Path, facts: Mapping[str, Any], stem: str | None = None) -> Path:
+    """Write ``PID-STARTTIME.json`` whole or not at all.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The session's.
+    facts : mapping
+        JSON values: ``rank``, ``label``, ``anchors``, ...; never a name of a user, host, path or environment
+        variable. ``pid`` is added.
+    stem : str, optional
+        As `process_stem`.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    OSError
+        As the operating system says.
+    """
+    stem = stem or process_stem()
+    path = Path(folder) / f"{stem}.json"
+    temporary = path.with_suffix(".json.tmp")
+    temporary.write_text(json.dumps({"pid": _pid(stem), **facts}, indent=1))
+    temporary.replace(path)
+    return path
+
+
+class PartWriter:
+    """Appends record batches of one table to this process's part. Not to be shared between threads.
+
+    Nothing here raises for a full disk or a folder that cannot be written: a program that is profiled goes
+    on. What could not be written is tried again with the next batch, while further rows are counted as lost.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The session's folder.
+    table : str
+        A name that `part_schema` knows.
+    stem : str, optional
+        As `process_stem`.
+
+    Attributes
+    ----------
+    error : OSError or None
+        Why the last batch could not be written.
+    """
+
+    def __init__(self, folder: Path, table: str, stem: str | None = None) -> None:
+        self.table = table
+        self.path = Path(folder) / f"{stem or process_stem()}-{table}.arrows"
+        self.schema = part_schema(table)
+        self.error: OSError | None = None
+        self._refused_rows = 0
+        self._pending = bytearray()
+        self._pending_rows = 0
+        self._file: int | None = None
+        self._size = 0
+        self._stream: Any = None
+        self._closed = False
+
+    @property
+    def lost_rows(self) -> int:
+        """Rows that were given and are not in the file."""
+        return self._refused_rows + self._pending_rows
+
+    def write(self, columns: Mapping[str, Any]) -> bool:
+        """Append one batch.
+
+        Parameters
+        ----------
+        columns : mapping of column name to sequence, ndarray or pyarrow.Array
+            Equal lengths; a column that is not given is null.
+
+        Returns
+        -------
+        bool
+            Whether all rows given so far are in the file.
+
+        Raises
+        ------
+        UsageError
+            If a column is unknown, or the lengths differ.
+        """
+        batch = self._batch(columns)
+        if not batch.num_rows:
+            return self._append()
+        if self._pending and not self._append():
+            self._refused_rows += batch.num_rows
+            return False
+        if self._stream is None:
+            self._stream = _stream(self._pending, self.schema)
+        self._stream.write_batch(batch)
+        self._pending_rows += batch.num_rows
+        return self._append()
+
+    def _batch(self, columns: Mapping[str, Any]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        unknown = sorted(set(columns) - set(self.schema.names))
+        lengths = {len(c) for c in columns.values()}
+        if unknown or len(lengths) > 1:
+            what = f"unknown column(s) {', '.join(unknown)}" if unknown else f"columns of lengths {lengths}"
+            known = ", ".join(self.schema.names)
+            raise UsageError(f"table {self.table}: {what}", hint=f"columns are {known}")
+        size = next(iter(lengths), 0)
+        arrays = []
+        for field in self.schema:
+            values = columns.get(field.name)
+            if values is None:
+                arrays.append(pa.nulls(size, field.type))
+            elif isinstance(values, pa.Array):
+                arrays.append(values if values.type == field.type else values.cast(field.type))
+            elif pa.types.is_dictionary(field.type):
+                arrays.append(pa.array(values, pa.string()).dictionary_encode())
+            else:
+                arrays.append(pa.array(values, field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _append(self) -> bool:
+        """Write what is pending; on failure the file ends where it ended before."""
+        if self._closed:
+            return not self._pending
+        try:
+            if self._file is None and self._pending:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(self.path, flags, 0o666)
+            done = 0
+            view = bytes(self._pending)
+            while done < len(view):
+                assert self._file is not None
+                done += os.write(self._file, view[done:])
+        except OSError as error:
+            self.error = error
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+            return False
+        self._size += len(self._pending)
+        self._pending.clear()
+        self._pending_rows = 0
+        self.error = None
+        return True
+
+    def close(self) -> None:
+        """End the stream and close the file; rows still pending are lost."""
+        if self._closed:
+            return
+        if self._stream is not None and self._append():
+            self._stream.close()
+            self._append()
+        self._closed = True
+        self._drop_file()
+
+    def abandon(self) -> None:
+        """Let go of the file without writing, as the child of a fork must: the file is its parent's."""
+        self._closed = True
+        self._drop_file()
+
+    def _drop_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+
+class _Sink:
+    """Collects what an IPC stream writes."""
+
+    closed = False
+
+    def __init__(self, into: bytearray) -> None:
+        self._into = into
+        self._at = 0
+
+    def write(self, data: Any) -> int:
+        self._into += memoryview(data)
+        self._at += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _stream(into: bytearray, schema: pa.Schema) -> Any:
+    import pyarrow as pa
+
+    # a name is written once, with the first batch that has it
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
+    return pa.ipc.new_stream(pa.PythonFile(_Sink(into), mode="w"), schema, options=options)
+
+
+@dataclass(frozen=True)
+class ProcessParts:
+    """What one process left in a session's folder.
+
+    Parameters
+    ----------
+    stem : str
+        ``PID-STARTTIME``.
+    pid : int
+        Its number.
+    facts : mapping
+        The content of its JSON file; empty if that is missing.
+    tables : mapping of table name to pyarrow.Table
+        Columns of `part_schema`. ``ranges`` holds the ranges that never ended, too, with ``cut`` set and the
+        process's last sign of life as their end; ``loop_counts`` has one row per path. ``open_ranges`` and
+        ``alive`` are used up by that.
+    notes : tuple of str
+        What was damaged, and the process's own notes.
+    """
+
+    stem: str
+    pid: int
+    facts: Mapping[str, Any]
+    tables: Mapping[str, pa.Table]
+    notes: tuple[str, ...] = ()
+
+
+def read_parts(folder: Path) -> tuple[ProcessParts, ...]:
+    """Read a session's folder, finished or not.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        As the session left it; it may still be written to.
+
+    Returns
+    -------
+    tuple of ProcessParts
+        By start time of the process. A process that left only its JSON file has no tables.
+
+    Raises
+    ------
+    UnreadableError
+        If there is no such folder, or it cannot be read.
+    """
+    folder = Path(folder)
+    try:
+        names = sorted(p.name for p in folder.iterdir())
+    except OSError as error:
+        raise UnreadableError(
+            f"cannot be read: {error.strerror or error}", where=folder, hint="give a session's .parts folder"
+        ) from error
+    files: dict[str, dict[str, Path]] = {}
+    for name in names:
+        if name.endswith(".json") and _STEM.match(stem := name.removesuffix(".json")):
+            files.setdefault(stem, {})
+        elif m := _FILE.match(name):
+            files.setdefault(m["stem"], {})[m["table"]] = folder / name
+    by_start = sorted(files, key=lambda stem: [int(n) for n in reversed(stem.split("-"))])
+    return tuple(_read_process(folder, stem, files[stem]) for stem in by_start)
+
+
+def _read_process(folder: Path, stem: str, files: Mapping[str, Path]) -> ProcessParts:
+    pid = _pid(stem)
+    notes: list[str] = []
+    try:
+        facts = json.loads((folder / f"{stem}.json").read_text())
+        if not isinstance(facts, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError):
+        facts = {}
+        notes.append(f"process {pid}: its description is missing or damaged")
+    tables: dict[str, pa.Table] = {}
+    for table, path in files.items():
+        found = _read_stream(path, table, notes, pid)
+        if found is not None:
+            tables[table] = found
+    if "notes" in tables:
+        notes += [str(t) for t in tables.pop("notes")["text"].to_pylist()]
+    opened, alive = tables.pop("open_ranges", None), tables.pop("alive", None)
+    if opened is not None:
+        _add_cut_ranges(tables, opened, alive, notes, pid)
+    if "loop_counts" in tables:
+        tables["loop_counts"] = _last_counts(tables["loop_counts"])
+    return ProcessParts(stem, pid, facts, tables, tuple(notes))
+
+
+def _read_stream(path: Path, table: str, notes: list[str], pid: int) -> pa.Table | None:
+    """All whole batches of a stream; None if there is none."""
+    import pyarrow as pa
+
+    batches: list[Any] = []
+    try:
+        schema = part_schema(table)
+        with pa.memory_map(str(path)) as mapped:
+            # a copy: the mapping may outlive a file that its session removes
+            content = pa.py_buffer(mapped.read())
+        stream = pa.ipc.open_stream(content)
+        while True:
+            batches.append(stream.read_next_batch())
+    except StopIteration:
+        pass
+    except UsageError:
+        notes.append(f"process {pid}: an unknown table {table} was ignored")
+        return None
+    except (pa.ArrowException, OSError, ValueError):
+        rows = sum(b.num_rows for b in batches)
+        notes.append(f"process {pid}: {table} ends within a batch (killed?); {rows} rows were kept")
+    if not batches:
+        return None
+    found = pa.Table.from_batches(batches)
+    if found.schema.names != schema.names:
+        notes.append(f"process {pid}: {table} has other columns than expected and was ignored")
+        return None
+    return found.unify_dictionaries().combine_chunks()
+
+
+def _add_cut_ranges(
+    tables: dict[str, pa.Table], opened: pa.Table, alive: pa.Table | None, notes: list[str], pid: int
+) -> None:
+    """Add to ``ranges`` those that were once seen open and whose end was never written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys = ["thread", "start_ns", "name"]
+    flat = opened.set_column(
+        opened.schema.get_field_index("name"), "name", opened["name"].cast(pa.string())
+    ).append_column("row", pa.array(range(opened.num_rows), pa.int64()))
+    last_ns = [pc.max(opened["start_ns"]).as_py()]
+    if alive is not None:
+        last_ns.append(pc.max(alive["time_ns"]).as_py())
+    if (closed := tables.get("ranges")) is not None:
+        last_ns.append(pc.max(closed["end_ns"]).as_py())
+        closed = closed.filter(pc.is_in(closed["start_ns"], flat["start_ns"]))
+        ended = pa.table({k: closed[k].cast(flat.schema.field(k).type) for k in keys})
+        flat = flat.join(ended, keys=keys, join_type="left anti")
+    if not flat.num_rows:
+        return
+    kept = opened.take(flat["row"].combine_chunks())
+    end = pa.array([max(last_ns)] * kept.num_rows, pa.int64())
+    cut = kept.append_column("end_ns", end).append_column("cut", pa.array([True] * kept.num_rows))
+    cut = cut.select(part_schema("ranges").names).cast(part_schema("ranges"))
+    notes.append(
+        f"process {pid}: {kept.num_rows} range(s) were open when it ended: cut at its last sign of life"
+    )
+    known = [tables["ranges"]] if "ranges" in tables else []
+    tables["ranges"] = pa.concat_tables([*known, cut]).unify_dictionaries().combine_chunks()
+
+
+def _last_counts(counts: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    last = dict(zip(counts["path"].to_pylist(), counts["count"].to_pylist(), strict=True))
+    path = pa.array(list(last), pa.string()).dictionary_encode()
+    return pa.table([path, pa.array(list(last.values()), pa.int64())], schema=part_schema("loop_counts"))
