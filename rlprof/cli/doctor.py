@@ -42,23 +42,39 @@ def doctor(
 
 
 def as_text(diagnosis: Diagnosis, width: int = 80) -> str:
-    """Lay out a diagnosis as text: problems first, each with its consequence and its remedy."""
+    """Lay out a diagnosis as text: problems first, each with its consequence and its remedy.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+        What was found.
+    width : int
+        Longest line, but for words that are longer.
+
+    Returns
+    -------
+    str
+        Lines.
+    """
     import textwrap
 
-    marks = {"ok": "ok     ", "missing": "MISSING", "suspect": "SUSPECT"}
-    lines = [diagnosis.summary, ""]
-    order = {"missing": 0, "suspect": 1, "ok": 2}
-    for finding in sorted(diagnosis.findings, key=lambda f: order[f.status]):
-        head = f"{marks[finding.status]}  {finding.topic}: {finding.detail}"
-        lines += textwrap.wrap(head, width, subsequent_indent=" " * 9)
+    def wrap(text: str, first: str = "", rest: str = "    ") -> list[str]:
+        return textwrap.wrap(
+            text,
+            width,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_on_hyphens=False,  # an option of a command stays whole
+            break_long_words=False,
+        )
+
+    marks = {"missing": "MISSING", "suspect": "SUSPECT", "ok": "ok     "}
+    lines = [*wrap(diagnosis.summary), ""]
+    for finding in sorted(diagnosis.findings, key=lambda f: list(marks).index(f.status)):
+        lines += wrap(f"{marks[finding.status]}  {finding.topic}: {finding.detail}", rest=" " * 9)
         for label, text in (("so", finding.consequence), ("do", finding.remedy)):
             if text:
-                lines += textwrap.wrap(
-                    f"{label}: {text}", width, initial_indent=" " * 9, subsequent_indent=" " * 13,
-                    break_on_hyphens=False, break_long_words=False,
-                )  # fmt: skip
-    lines += ["", diagnosis.verdict]
-    lines += textwrap.wrap(
-        f"To record everything: {diagnosis.command}", width, break_on_hyphens=False, break_long_words=False
-    )
+                lines += wrap(f"{label}: {text}", " " * 9, " " * 13)
+    lines += ["", *wrap(diagnosis.verdict), *wrap(f"To record everything: {diagnosis.command}")]
+    lines += [line for note in diagnosis.notes for line in wrap(f"note: {note}")]
     return "\n".join(lines) + "\n"

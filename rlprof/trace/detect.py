@@ -180,7 +180,7 @@ def _detect_sqlite(path: Path, head: bytes) -> Format:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeError) as error:  # UnicodeError: of the damaged schema in a message
         raise DamagedTraceError(
             f"the SQLite file cannot be opened ({error})",
             where=path,
@@ -209,7 +209,7 @@ def _detect_zip(path: Path) -> Format:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError) as error:  # NotImplementedError: a damaged version field
         raise DamagedTraceError(
             "a zip archive (.rlprof?) that is cut short or damaged",
             where=path,

@@ -55,7 +55,8 @@ def typed_error(error: Exception, path: Path) -> RlprofError | None:
             where=path,
             hint="close the program that writes it, or read a copy",
         )
-    if package in _PARSERS or isinstance(error, (EOFError, UnicodeError)):
+    # zipfile raises NotImplementedError at version or compression fields that are damaged
+    if package in _PARSERS or isinstance(error, (EOFError, UnicodeError, NotImplementedError)):
         return DamagedTraceError(
             f"damaged or cut short ({text or type(error).__name__})",
             where=path,

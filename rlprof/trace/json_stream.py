@@ -44,7 +44,7 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 _RECORD_AGAIN = "record the trace again and let the profiler finish writing before the program ends"
 
 
-def text_of(path: Path, progress: Progress = silent) -> Iterator[bytes]:
+def text_of(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Decompressed content of a file, in pieces.
 
     Parameters
@@ -53,11 +53,13 @@ def text_of(path: Path, progress: Progress = silent) -> Iterator[bytes]:
         Plain or gzipped (told by content), any number of gzip members.
     progress : Progress
         Told the share of the file's bytes that has been read.
+    piece_bytes : int
+        Largest piece.
 
     Yields
     ------
     bytes
-        At most `PIECE_BYTES` at once.
+        At most `piece_bytes` at once.
 
     Raises
     ------
@@ -70,8 +72,9 @@ def text_of(path: Path, progress: Progress = silent) -> Iterator[bytes]:
         total = max(path.stat().st_size, 1)
         with path.open("rb") as file:
             done = 0
-            raw = file.read(_READ_BYTES)
-            inflate = _Inflate(path) if raw[:2] == GZIP_MAGIC else None
+            read_bytes = min(_READ_BYTES, max(piece_bytes, len(GZIP_MAGIC)))
+            raw = file.read(read_bytes)
+            inflate = _Inflate(path, piece_bytes) if raw[:2] == GZIP_MAGIC else None
             while raw:
                 done += len(raw)
                 progress("reading", min(done / total, 1.0))
@@ -79,7 +82,7 @@ def text_of(path: Path, progress: Progress = silent) -> Iterator[bytes]:
                     yield raw
                 else:
                     yield from inflate.feed(raw)
-                raw = file.read(_READ_BYTES)
+                raw = file.read(read_bytes)
             if inflate is not None:
                 inflate.finish()
     except OSError as error:
@@ -93,8 +96,9 @@ def text_of(path: Path, progress: Progress = silent) -> Iterator[bytes]:
 class _Inflate:
     """Decompress gzip members one after the other with bounded output pieces."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, piece_bytes: int) -> None:
         self._path = path
+        self._piece_bytes = piece_bytes
         self._stream = zlib.decompressobj(31)
 
     def feed(self, raw: bytes) -> Iterator[bytes]:
@@ -106,7 +110,7 @@ class _Inflate:
                     return
                 self._stream = zlib.decompressobj(31)
             try:
-                out = self._stream.decompress(raw, PIECE_BYTES)
+                out = self._stream.decompress(raw, self._piece_bytes)
             except zlib.error as error:
                 raise DamagedTraceError(
                     "the gzip data is corrupt", where=self._path, hint="copy or record the trace again"
@@ -164,7 +168,7 @@ class EventStream:
         DamagedTraceError
             If the text ends within the events, or a piece of it is not valid JSON.
         """
-        text = text_of(self.path, self.progress)
+        text = text_of(self.path, self.progress, piece_bytes=self.piece_bytes)
         buffer, bare = self._head(text)
         self._repaired = 0
         want = self.piece_bytes
@@ -252,24 +256,34 @@ class EventStream:
 
     def _take(self, buffer: bytes, *, at_end: bool) -> tuple[list[Any], bytes, bool]:
         """Events from the start of `buffer`, the text after them, and whether the list ended there."""
+        if self.count:
+            buffer = buffer.lstrip()
+            if not buffer:
+                return [], buffer, False
+            if buffer[:1] == b",":
+                buffer = buffer[1:]
+            elif buffer[:1] != b"]":
+                raise self._not_json()
         if not at_end and (cut := _last_separator(buffer)):
             try:
-                return orjson.loads(_list_text(buffer[:cut])), _after_comma(buffer, cut), False
+                return orjson.loads(_list_text(buffer[:cut])), buffer[cut:], False
             except orjson.JSONDecodeError:
                 pass  # that separator stands inside an event or after the list: look closely
         end, closed = scan(buffer)
         if end == 0 and not closed:
-            return [], buffer, False
-        piece = _list_text(buffer[:end].rstrip().removesuffix(b","))
-        events = _parse(piece, self._on_repair)
+            # nothing taken: give the separator back
+            return [], b"," + buffer if self.count else buffer, False
+        events = _parse(_list_text(buffer[:end].rstrip().removesuffix(b",")), self._on_repair)
         if not isinstance(events, list):
-            raise DamagedTraceError(
-                f"not valid JSON within or soon after event {self.count + 1}",
-                where=self.path,
-                hint="copy or record the trace again",
-            )
-        rest = buffer[end + 1 :] if closed else _after_comma(buffer, end)
-        return events, rest, closed
+            raise self._not_json()
+        return events, buffer[end + 1 :] if closed else buffer[end:], closed
+
+    def _not_json(self) -> DamagedTraceError:
+        return DamagedTraceError(
+            f"not valid JSON within or soon after event {self.count + 1}",
+            where=self.path,
+            hint="copy or record the trace again",
+        )
 
     def _on_repair(self) -> None:
         self._repaired += 1
@@ -280,11 +294,21 @@ class EventStream:
             return
         foot = _parse(b"{" + tail.removeprefix(b","))
         if bare or not isinstance(foot, dict):
+            if _EVENT_KEY in tail:
+                raise DamagedTraceError(
+                    f"not valid JSON soon after event {self.count}: more events follow that cannot be read",
+                    where=self.path,
+                    hint="copy or record the trace again",
+                )
             self.notes.append(
                 f"the text after the {self.count} events is cut off or not valid and was ignored"
             )
             return
         self.document.update(foot)
+
+
+#: A key that every event has, and nothing else of a trace.
+_EVENT_KEY = b'"ph"'
 
 
 def scan(text: bytes) -> tuple[int, bool]:
@@ -329,10 +353,6 @@ def _last_separator(text: bytes) -> int:
     return cut
 
 
-def _after_comma(text: bytes, end: int) -> bytes:
-    return text[end:].lstrip().removeprefix(b",")
-
-
 def _list_text(inside: bytes) -> bytes:
     # split and join: a substitution costs 1 us a match more
     parts = _LONG_TS.split(inside)
@@ -346,6 +366,8 @@ def _parse(text: bytes, on_repair: Callable[[], None] = lambda: None) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         pass
+    if b"\0" in text:
+        return None  # a block that was never written: mending it would swallow the events that it held
     mended = _NOT_A_NUMBER.sub(_mend, text.decode("utf-8", "replace").encode())
     try:
         value = orjson.loads(mended)

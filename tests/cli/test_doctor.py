@@ -11,7 +11,7 @@ def test_a_sound_capture(cli: Cli, capture: Path) -> None:
     result = cli("doctor", capture)
     assert (result.code, result.err) == (0, "")
     assert "Windows can be ranked by measured SM activity." in result.out
-    assert max(map(len, result.out.splitlines())) <= 120
+    assert max(map(len, result.out.splitlines())) <= 80
 
 
 def test_what_is_missing_comes_first_with_what_to_do(cli: Cli, tmp_path: Path) -> None:

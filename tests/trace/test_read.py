@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -98,11 +97,24 @@ def test_a_table_damaged_behind_the_head_is_an_error_when_it_is_read(tmp_path: P
         _ = read(path).ranges
 
 
-def test_pages_of_zeros_do_not_give_fewer_rows_silently(tmp_path: Path) -> None:
-    raw = bytearray(gzip.compress(json.dumps({"traceEvents": []}).encode()))
-    raw[-8:] = bytes(8)
+@pytest.mark.parametrize("at", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("length", [600, 60_000])
+def test_a_block_of_zeros_in_a_pytorch_trace_is_damage_and_not_fewer_events(
+    data: Path, tmp_path: Path, at: float, length: int
+) -> None:
+    raw = bytearray(gzip.decompress((data / "kineto" / "two_ranks_rank-0.json.gz").read_bytes()))
+    start = int(at * len(raw))
+    raw[start : start + length] = bytes(length)
+    (tmp_path / "block_of_zeros.json").write_bytes(raw)
+    with pytest.raises(DamagedTraceError, match="block_of_zeros"):
+        read(tmp_path / "block_of_zeros.json")
+
+
+def test_a_wrong_checksum_is_damage(data: Path, tmp_path: Path) -> None:
+    raw = bytearray((data / "kineto" / "two_ranks_rank-0.json.gz").read_bytes())
+    raw[-8:-4] = bytes(4)
     (tmp_path / "wrong_checksum.json.gz").write_bytes(raw)
-    with pytest.raises((DamagedTraceError, NotATraceError), match="wrong_checksum"):
+    with pytest.raises(DamagedTraceError, match="wrong_checksum"):
         read(tmp_path / "wrong_checksum.json.gz")
 
 
