@@ -37,6 +37,7 @@ from rlprof.trace.nsys_tool import (
     disk_full,
     export_command,
     find_nsys,
+    installed,
 )
 from rlprof.trace.output import remove
 from rlprof.trace.trace import Trace
@@ -231,6 +232,12 @@ def check_whole(raw: RawTables) -> None:
 def _export(report: Path, progress: Progress) -> tuple[RawTables, list[str]]:
     """Export with the newest nsys that can, or find what was exported earlier."""
     tools = find_nsys()
+    if not tools and (silent_ones := installed()):
+        raise NsysError(
+            f"reading a report needs nsys, and {silent_ones[0]} does not run (it fails on --version)",
+            where=report.name,
+            hint=f"run it by hand to see why (it needs /proc mounted); or run {export_command(report.name)}",
+        )
     if not tools:
         raise NsysError(
             "reading a report needs nsys, and there is none here",

@@ -125,8 +125,8 @@ class Nsys:
             raise explain(self.version, report, code, text)
 
 
-def find_nsys(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[Nsys, ...]:
-    """Every nsys on this machine that answers, newest first.
+def installed(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[Path, ...]:
+    """Executables called nsys on this machine, links resolved, whether they work or not.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def find_nsys(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -
 
     Returns
     -------
-    tuple of Nsys
-        One for each executable, links resolved; empty if there is none.
+    tuple of pathlib.Path
+        Each once; empty if there is none.
     """
     if environ.get("RLPROF_NSYS"):
         found = [Path(environ["RLPROF_NSYS"])]
@@ -150,13 +150,18 @@ def find_nsys(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -
         for home in filter(None, (environ.get("CUDA_HOME"), environ.get("CUDA_PATH"))):
             for pattern in ("bin/nsys", "nsight-*/target-linux-*/nsys", "nsight-*/host/target-linux-*/nsys"):
                 found += sorted(Path(home).glob(pattern))
-    tools = {}
+    real: dict[Path, None] = {}
     for path in found:
         with contextlib.suppress(OSError):
-            real = path.resolve(strict=True)
-            if real not in tools and os.access(real, os.X_OK) and (version := _version(real)):
-                tools[real] = Nsys(real, version)
-    return tuple(sorted(tools.values(), key=lambda n: version_key(n.version), reverse=True))
+            if os.access(path, os.X_OK):
+                real[path.resolve(strict=True)] = None
+    return tuple(real)
+
+
+def find_nsys(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[Nsys, ...]:
+    """Every nsys on this machine that tells its version, newest first; parameters as for `installed`."""
+    tools = [Nsys(path, version) for path in installed(environ, root) if (version := _version(path))]
+    return tuple(sorted(tools, key=lambda n: version_key(n.version), reverse=True))
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -578,6 +578,13 @@ def test_no_nsys(report):
     assert "`nsys export --type sqlite run.nsys-rep` on the machine that captured it" in text
 
 
+def test_nsys_that_does_not_run(report, machine):
+    path = fake_nsys(machine / "nsys", "")
+    path.write_text("#!/bin/sh\necho 'filesystem_error: canonical: /proc/1/exe' >&2\nexit 1\n")
+    with pytest.raises(NsysError, match=r"nsys does not run \(it fails on --version\).*needs /proc mounted"):
+        read_report(report)
+
+
 @pytest.mark.parametrize(("content", "says"), [(b"", "empty"), (b"NVIDIA Teg", "does not start")])
 def test_empty_or_cut_report(tmp_path, content, says):
     (tmp_path / "run.nsys-rep").write_bytes(content)
