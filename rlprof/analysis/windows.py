@@ -8,7 +8,7 @@ iteration ``D_v`` (time), ``a_v`` (activity), score ``S(v) = D_v (1 - a_v)``; ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -64,6 +64,10 @@ class WindowReport:
         ``id``, ``name``, ``sm_count`` of each GPU.
     processes : tuple of dict
         ``id``, ``pid``, ``rank``, ``label``, ``file`` of each process.
+    tree : Hierarchy
+        The nodes that were ranked, with their invocations.
+    signals : tuple of Signal or Unavailable
+        The activity that they were ranked by.
     """
 
     frame: pl.DataFrame
@@ -77,6 +81,8 @@ class WindowReport:
     meta: TraceMeta
     devices: tuple[dict[str, Any], ...]
     processes: tuple[dict[str, Any], ...]
+    tree: Hierarchy = field(repr=False)
+    signals: tuple[Signal, ...] | Unavailable = field(repr=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """The windows as a pandas frame."""
@@ -182,6 +188,8 @@ def windows(
         meta=trace.meta,
         devices=_devices(trace),
         processes=_processes(trace),
+        tree=tree,
+        signals=signal,
     )
 
 

@@ -14,14 +14,14 @@ import polars as pl
 
 from rlprof.analysis.activity import process_devices
 from rlprof.analysis.intervals import F64, I64, StepIntegral, cut_steps, union
-from rlprof.analysis.signals import Signal, signals
+from rlprof.analysis.signals import Signal
 from rlprof.errors import UsageError
 from rlprof.plots import prepare
 from rlprof.plots.budget import ROW_BUDGET
 from rlprof.plots.charts import Width, activity_chart, distribution_chart, ranking_chart, timeline_chart
 from rlprof.plots.lanes import lay_out
 from rlprof.plots.theme import WINDOW_COLOURS, clean, process_name, shorten
-from rlprof.trace.hierarchy import Hierarchy, hierarchy
+from rlprof.trace.hierarchy import Hierarchy
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable
 
@@ -65,11 +65,7 @@ class Views:
     def of(cls, trace: Trace, report: WindowReport | None = None) -> Views:
         """Do the analyses that the charts of `trace` need; `report` if it was made already."""
         made = trace.windows() if report is None else report
-        tree = hierarchy(trace)
-        if not made.frame["node"].is_in(tree.nodes["path"].implode()).all():
-            # the ranking was made with the names as they are
-            tree = hierarchy(trace, exact_names=True)
-        return cls(trace, made, tree, signals(trace))
+        return cls(trace, made, made.tree, made.signals)
 
     def span(self, start_s: float | None = None, end_s: float | None = None) -> tuple[int, int]:
         """A span of the trace in ns; by default that of its ranges (with a margin), or all of it.
