@@ -22,7 +22,7 @@ from rlprof.analysis.iteration import Iteration, find_iteration
 from rlprof.analysis.low_activity import low_activity
 from rlprof.analysis.ranking import COLUMNS, choose_targets, loop_count_table, window_table
 from rlprof.analysis.signals import SOURCE_TEXT, Signal, foreign_frac, signals
-from rlprof.trace.hierarchy import hierarchy
+from rlprof.trace.hierarchy import Hierarchy, hierarchy
 from rlprof.trace.trace import Trace, TraceMeta
 from rlprof.unavailable import Unavailable
 
