@@ -1,0 +1,193 @@
+"""SM activity by a running DCGM host engine: field 1002 (``DCGM_FI_PROF_SM_ACTIVE``) through ``dcgmi dmon``.
+
+For machines whose operators run DCGM and keep the counters for it. Not verified on a machine with DCGM: the
+reader is tested on recorded answers of ``dcgmi``, and a capture says so in a note.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from rlprof.capture.samplers.base import MS, Device, Losses, Samples, SamplerError, check_period
+
+FIELD = 1002
+UNVERIFIED = "SM activity by DCGM is not verified: read through dcgmi, its times are those of its answers"
+_ROW = re.compile(r"^\s*GPU\s+(\d+)\s+(\S+)\s*$")
+#: How long the first answer may take.
+START_S = 10.0
+
+
+def parse_row(line: str) -> tuple[int, float | None] | None:
+    """Read one line of ``dcgmi dmon -e 1002``.
+
+    Parameters
+    ----------
+    line : str
+        For example ``GPU 0   0.518``.
+
+    Returns
+    -------
+    tuple of int and (float or None), or None
+        Number of the GPU and SM activity, 0..1; the activity is None where DCGM has no answer. None for lines
+        that are no rows.
+    """
+    found = _ROW.match(line)
+    if not found:
+        return None
+    try:
+        share = float(found[2])
+    except ValueError:  # N/A
+        return int(found[1]), None
+    return int(found[1]), share if 0.0 <= share <= 1.0 else None
+
+
+class DcgmSampler:
+    """Reads ``dcgmi dmon``; see `rlprof.capture.samplers.base.Sampler`.
+
+    Parameters
+    ----------
+    devices : sequence of int or None
+        Numbers of the GPUs; None is all of them.
+    period_ns : int
+        100 ms to 10 s, in whole milliseconds.
+    command : str, optional
+        The program, by default ``dcgmi`` on the PATH.
+    now : function giving int
+        The clock.
+
+    Raises
+    ------
+    UsageError
+        If the period is out of range.
+    """
+
+    source: Literal["sm_counters"] = "sm_counters"
+
+    def __init__(
+        self,
+        devices: Sequence[int] | None,
+        period_ns: int,
+        command: str | None = None,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        check_period("dcgm", period_ns)
+        self.period_ns = round(period_ns / MS) * MS
+        self.poll_ns = self.period_ns // 4
+        self._devices, self._command, self._now = devices, command, now
+        self._process: subprocess.Popen[bytes] | None = None
+        self._text = b""
+        self._last: dict[int, int] = {}
+        self._losses = Losses()
+
+    def start(self) -> Sequence[Device]:
+        """Start ``dcgmi`` and wait for its first answer.
+
+        Raises
+        ------
+        SamplerError
+            ``dcgmi`` is not installed, or no host engine answers.
+        """
+        program = self._command or shutil.which("dcgmi")
+        if program is None:
+            raise SamplerError("DCGM is not installed (no dcgmi on the PATH)")
+        arguments = [program, "dmon", "-e", str(FIELD), "-d", str(self.period_ns // MS)]
+        if self._devices is not None:
+            arguments += ["-i", ",".join(str(d) for d in self._devices)]
+        self._process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        said: list[str] = []
+        limit = time.monotonic() + START_S
+        while not self._last and time.monotonic() < limit:
+            lines = self._lines(wait_s=0.1)
+            said += lines
+            self._take(lines)
+            if self._process.poll() is not None and not self._last:
+                break
+        if not self._last:
+            self._end()
+            why = next((line.strip() for line in said if line.strip() and not line.startswith("#")), "no answer")
+            raise SamplerError(
+                f"the DCGM host engine gives no SM activity: {why}",
+                hint="see that nv-hostengine runs and `dcgmi profile --list` shows field 1002",
+            )
+        return [Device(d) for d in sorted(self._last)]
+
+    def drain(self) -> Sequence[Samples]:
+        """The answers that have come."""
+        return self._take(self._lines(wait_s=0.0))
+
+    def stop(self) -> Sequence[Samples]:
+        """End ``dcgmi``."""
+        samples = self._take(self._lines(wait_s=0.0))
+        self._end()
+        return samples
+
+    def losses(self) -> Losses:
+        """Answers that were no number, and missing ones."""
+        return self._losses
+
+    def clock(self) -> dict[str, Any]:
+        """An answer is dated by its arrival, at most a period after the fact."""
+        return {"host": {"method": "arrival", "offset_ns": 0, "uncertainty_ns": self.period_ns}}
+
+    def _take(self, lines: Sequence[str]) -> list[Samples]:
+        import numpy as np
+
+        samples = []
+        at = self._now()
+        for line in lines:
+            row = parse_row(line)
+            if row is None:
+                continue
+            device, share = row
+            last = self._last.get(device)
+            self._last[device] = at
+            if last is None or at <= last:
+                continue
+            if share is None:
+                self._losses.invalid += 1
+                self._losses.gap(at - last, self.period_ns)
+                continue
+            start = max(last, at - 3 * self.period_ns // 2)
+            if start > last:
+                self._losses.gap(start - last, self.period_ns)
+            samples.append(
+                Samples(
+                    device, np.array([start], np.int64), np.array([at], np.int64), np.array([share], np.float64)
+                )
+            )
+        return samples
+
+    def _lines(self, wait_s: float) -> list[str]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while select.select([pipe], [], [], wait_s)[0]:
+            data = os.read(pipe, 65536)
+            if not data:
+                break
+            self._text += data
+            wait_s = 0.0
+        *whole, self._text = self._text.split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,358 @@
+"""PM sampling of one GPU through cupti-python's low-level calls.
+
+Its high-level `Collector` makes a new image and several Python objects for every decode and every sample; at
+10 kHz that is most of a core. Here one image, one parameter block per call and one evaluator live as long as
+the run does. What CUPTI does that its documentation leaves out (13.4, driver 580, H200):
+
+* an image that is too small for a pass loses the samples that do not fit, so it is sized for several passes;
+* a hardware buffer that was full once gives no more records: the run has to be started again;
+* the first record of a run can carry start 0, those after a stop have no length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlprof.capture.samplers.base import SamplerError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PERMISSION = (
+    "reading GPU counters is reserved for administrators here; allow everybody with the driver option "
+    "NVreg_RestrictProfilingToAdminUsers=0 (then RmProfilingAdminOnly in /proc/driver/nvidia/params is 0), "
+    "or run as root"
+)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Records that one decode gave, in the device's clock.
+
+    Parameters
+    ----------
+    start_ns, end_ns : ndarray of int64, shape (n,)
+        As recorded; start can be 0.
+    values : ndarray of float64, shape (n, m)
+        One column per metric.
+    overflow : bool
+        The hardware's buffer was full: nothing comes any more until the next `restart`.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    overflow: bool = False
+
+
+class Counters(Protocol):
+    """Counters of one GPU, sampled at a fixed interval."""
+
+    def open(self) -> str:
+        """Take the counters, set them up and start; returns the chip's name."""
+
+    def decode(self) -> Decoded:
+        """Read what the hardware has recorded since the last call."""
+
+    def restart(self) -> None:
+        """Start again after an overflow."""
+
+    def stop(self) -> Decoded:
+        """Stop recording and read the rest."""
+
+    def close(self) -> None:
+        """Give the counters back; safe at any time."""
+
+
+class PmCounters:
+    """`Counters` of a real GPU.
+
+    Parameters
+    ----------
+    device : int
+        CUDA device number in this process.
+    metrics : sequence of str
+        Metrics to read in one pass.
+    period_ns : int
+        Sampling interval.
+    buffer_bytes : int
+        Hardware buffer.
+    slots : int
+        Samples that one decode can return.
+    """
+
+    def __init__(
+        self, device: int, metrics: Sequence[str], period_ns: int, buffer_bytes: int, slots: int
+    ) -> None:
+        self.device = device
+        self.metrics = list(metrics)
+        self.period_ns = period_ns
+        self.buffer_bytes = buffer_bytes
+        self.slots = slots
+        self._object: int | None = None
+        self._initialized = False
+        self._running = False
+        self._host: int | None = None
+
+    def open(self) -> str:
+        """Take the counters of the GPU, set them up and start.
+
+        Returns
+        -------
+        str
+            Chip, for example ``GH100``.
+
+        Raises
+        ------
+        SamplerError
+            No library, no permission, counters held by another profiler, metric unknown or too many.
+        """
+        try:
+            import cupti.cupti as api
+        except Exception as error:  # besides ImportError, its loader raises errors of its own
+            raise SamplerError(
+                f"cupti-python cannot be loaded ({type(error).__name__}: {error})",
+                hint="pip install 'rlprof[capture]'",
+            ) from error
+        self._api = api
+        try:
+            self._take()
+            self._schedule()
+            self._configure()
+            self._prepare_decode()
+            self._start()
+        except api.cuptiError as error:
+            self.close()
+            raise _explain(api, error, self.device) from error
+        except BaseException:
+            self.close()
+            raise
+        return self._chip
+
+    def decode(self) -> Decoded:
+        """Read what has been recorded since the last call."""
+        import numpy as np
+
+        api = self._api
+        api.pm_sampling_counter_data_image_initialize(self._init.ptr)
+        overflow = False
+        try:
+            api.pm_sampling_decode_data(self._decode.ptr)
+            overflow = bool(self._decode.overflow)
+        except api.cuptiError as error:
+            if error.status != api.Result.ERROR_OUT_OF_MEMORY:
+                raise _explain(api, error, self.device) from error
+            overflow = True
+        api.pm_sampling_get_counter_data_info(self._info.ptr)
+        n = int(self._info.num_completed_samples)
+        start, end = np.empty(n, np.int64), np.empty(n, np.int64)
+        values = np.empty((n, len(self.metrics)), np.float64)
+        sample, sample_ptr, get_sample = (
+            self._sample,
+            self._sample.ptr,
+            api.pm_sampling_counter_data_get_sample_info,
+        )
+        evaluate, evaluate_ptr, run = self._evaluate, self._evaluate.ptr, api.profiler_host_evaluate_to_gpu_values
+        for i in range(n):
+            sample.sample_index = i
+            get_sample(sample_ptr)
+            start[i] = sample.start_timestamp
+            end[i] = sample.end_timestamp
+            evaluate.range_index = i
+            run(evaluate_ptr)
+            values[i] = self._value
+        return Decoded(start, end, values, overflow)
+
+    def restart(self) -> None:
+        """Start again after an overflow: the buffer gives nothing more otherwise."""
+        api = self._api
+        try:
+            self._end()
+            self._configure()
+            self._start()
+        except api.cuptiError as error:
+            raise _explain(api, error, self.device) from error
+
+    def stop(self) -> Decoded:
+        """Stop recording and read the rest."""
+        self._end()
+        return self.decode()
+
+    def close(self) -> None:
+        """Give the counters back."""
+        api = getattr(self, "_api", None)
+        if api is None:
+            return
+        for step in (self._end, self._release_host, self._release_object, self._release_profiler):
+            try:
+                step()
+            except api.cuptiError:  # nothing more can be done; the process's end releases the rest
+                continue
+
+    def _take(self) -> None:
+        api = self._api
+        init = _params(api, "ProfilerInitialize")
+        api.profiler_initialize(init.ptr)
+        self._initialized = True
+        chip = _params(api, "DeviceGetChipName")
+        chip.device_index = self.device
+        api.device_get_chip_name(chip.ptr)
+        self._chip: str = chip.p_chip_name
+        enable = _params(api, "PmSamplingEnable")
+        enable.device_index = self.device
+        api.pm_sampling_enable(enable.ptr)
+        self._object = enable.p_pm_sampling_object
+
+    def _schedule(self) -> None:
+        """Have the host's evaluator schedule the metrics in one pass."""
+        import ctypes
+
+        import numpy as np
+
+        api = self._api
+        names = (ctypes.c_char_p * len(self.metrics))(*(m.encode() for m in self.metrics))
+        self._names, address = names, ctypes.addressof(names)  # CUPTI reads them at every evaluation
+        start = _params(api, "ProfilerHostInitialize")
+        start.profiler_type = api.ProfilerType.PM_SAMPLING
+        start.p_chip_name = self._chip
+        api.profiler_host_initialize(start.ptr)
+        self._host = start.p_host_object
+        add = _params(api, "ProfilerHostConfigAddMetrics")
+        add.p_host_object, add.pp_metric_names, add.num_metrics = self._host, address, len(self.metrics)
+        try:
+            api.profiler_host_config_add_metrics(add.ptr)
+        except api.cuptiError as error:
+            if error.status != api.Result.ERROR_INVALID_METRIC_NAME:
+                raise
+            raise SamplerError(
+                f"the chip {self._chip} of GPU {self.device} lacks one of the metrics {', '.join(self.metrics)}",
+                hint="leave --metrics out for SM activity alone",
+            ) from error
+        size = _params(api, "ProfilerHostGetConfigImageSize")
+        size.p_host_object = self._host
+        api.profiler_host_get_config_image_size(size.ptr)
+        self._config = np.zeros(size.config_image_size, dtype=np.uint8)
+        image = _params(api, "ProfilerHostGetConfigImage")
+        image.p_host_object = self._host
+        image.p_config_image, image.config_image_size = self._config.ctypes.data, len(self._config)
+        api.profiler_host_get_config_image(image.ptr)
+        passes = _params(api, "ProfilerHostGetNumOfPasses")
+        passes.p_config_image, passes.config_image_size = self._config.ctypes.data, len(self._config)
+        api.profiler_host_get_num_of_passes(passes.ptr)
+        if passes.num_of_passes != 1:
+            raise SamplerError(
+                f"{len(self.metrics)} metrics need {passes.num_of_passes} passes on the chip {self._chip}; "
+                "only one pass can be sampled",
+                hint="ask for fewer metrics",
+            )
+
+    def _configure(self) -> None:
+        api = self._api
+        config = _params(api, "PmSamplingSetConfig")
+        config.p_pm_sampling_object = self._object
+        config.config_size = len(self._config)
+        config.p_config = self._config.ctypes.data
+        config.hardware_buffer_size = self.buffer_bytes
+        config.sampling_interval = self.period_ns
+        config.trigger_mode = api.PmSamplingTriggerMode.GPU_TIME_INTERVAL
+        config.hw_buffer_append_mode = api.PmSamplingHardwareBufferAppendMode.KEEP_OLDEST
+        api.pm_sampling_set_config(config.ptr)
+
+    def _prepare_decode(self) -> None:
+        import ctypes
+
+        import numpy as np
+
+        api, address = self._api, ctypes.addressof(self._names)
+        size = _params(api, "PmSamplingGetCounterDataSize")
+        size.p_pm_sampling_object = self._object
+        size.p_metric_names = address
+        size.num_metrics = len(self.metrics)
+        size.max_samples = self.slots
+        api.pm_sampling_get_counter_data_size(size.ptr)
+        self._image = np.zeros(size.counter_data_size, dtype=np.uint8)
+        data, length = self._image.ctypes.data, len(self._image)
+
+        self._init = _params(api, "PmSamplingCounterDataImageInitialize")
+        self._init.p_pm_sampling_object = self._object
+        self._init.counter_data_size = length
+        self._init.p_counter_data = data
+        self._decode = _params(api, "PmSamplingDecodeData")
+        self._info = _params(api, "PmSamplingGetCounterDataInfo")
+        self._sample = _params(api, "PmSamplingCounterDataGetSampleInfo")
+        self._evaluate = _params(api, "ProfilerHostEvaluateToGpuValues")
+        for block in (self._decode, self._info, self._sample, self._evaluate):
+            block.p_counter_data_image = data
+            block.counter_data_image_size = length
+        self._decode.p_pm_sampling_object = self._object
+        self._sample.p_pm_sampling_object = self._object
+        self._value = np.zeros(len(self.metrics), dtype=np.float64)
+        self._evaluate.p_host_object = self._host
+        self._evaluate.pp_metric_names = address
+        self._evaluate.num_metrics = len(self.metrics)
+        self._evaluate.p_metric_values = self._value.ctypes.data
+
+    def _start(self) -> None:
+        block = _params(self._api, "PmSamplingStart")
+        block.p_pm_sampling_object = self._object
+        self._api.pm_sampling_start(block.ptr)
+        self._running = True
+
+    def _end(self) -> None:
+        if self._running:
+            self._running = False
+            block = _params(self._api, "PmSamplingStop")
+            block.p_pm_sampling_object = self._object
+            self._api.pm_sampling_stop(block.ptr)
+
+    def _release_host(self) -> None:
+        if self._host is not None:
+            block = _params(self._api, "ProfilerHostDeinitialize")
+            block.p_host_object, self._host = self._host, None
+            self._api.profiler_host_deinitialize(block.ptr)
+
+    def _release_object(self) -> None:
+        if self._object is not None:
+            block = _params(self._api, "PmSamplingDisable")
+            block.p_pm_sampling_object = self._object
+            self._object = None
+            self._api.pm_sampling_disable(block.ptr)
+
+    def _release_profiler(self) -> None:
+        if self._initialized:
+            self._initialized = False
+            self._api.profiler_deinitialize(_params(self._api, "ProfilerDeInitialize").ptr)
+
+
+def _params(api: Any, name: str) -> Any:
+    """A parameter block of CUPTI with its size set."""
+    block = getattr(api, f"{name}Params")()
+    words = name.replace("DeInit", "Deinit")
+    snake = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(words)).upper()
+    block.struct_size = getattr(api, f"{snake}_PARAMS_STRUCT_SIZE")
+    return block
+
+
+def _explain(api: Any, error: Any, device: int) -> SamplerError:
+    """Say what an error of CUPTI means here."""
+    status, result = error.status, api.Result
+    if status == result.ERROR_INSUFFICIENT_PRIVILEGES:
+        return SamplerError(PERMISSION)
+    if status in (result.ERROR_INVALID_OPERATION, result.ERROR_HARDWARE_BUSY):
+        return SamplerError(
+            f"the counters of GPU {device} are taken: another profiler is sampling it",
+            hint="end nsys, ncu, DCGM profiling or the other capture, then try again",
+        )
+    if status == result.ERROR_NOT_SUPPORTED:
+        return SamplerError(
+            f"GPU {device} cannot be sampled by time: PM sampling needs an Ampere GA10x, Ada, Hopper or newer chip"
+        )
+    if status == result.ERROR_NOT_INITIALIZED:
+        return SamplerError(
+            "CUPTI did not find its libraries libnvperf_host.so and libnvperf_target.so",
+            hint="pip install --force-reinstall nvidia-cuda-cupti",
+        )
+    return SamplerError(f"CUPTI refused to sample GPU {device}: {error}")
