@@ -129,6 +129,16 @@ def test_unescaped_and_undecodable_characters_in_names_are_mended() -> None:
     assert len(stream.notes) == 1
 
 
+def test_braces_in_names_and_nested_lists_do_not_split_events_of_a_long_trace() -> None:
+    events = [
+        {"name": f"k<{{lambda()#1}}, {{lambda()#{i % 7}}}>(int)", "args": {"x": [{"a": i}, {"b": "}, {"}]}}
+        for i in range(3000)
+    ]
+    for piece_bytes in (1 << 10, 1 << 15, 1 << 18):
+        got, _ = read(json.dumps({"traceEvents": events}).encode(), piece_bytes)
+        assert got == events
+
+
 def test_trailing_comma_after_the_last_event_is_accepted() -> None:
     got, _ = read(b'{"traceEvents": [{"a": 1}, {"a": 2},\n]}')
     assert got == [{"a": 1}, {"a": 2}]
@@ -168,13 +178,16 @@ def test_gzip_corrupt_is_damaged() -> None:
         (b'{"traceEvents": [{"a": 1}, {"a":', DamagedTraceError, "after 1 whole"),
         (b'{"traceEvents": [', DamagedTraceError, "after 0 whole"),
         (b'{"traceEvents": [{"a": 1} {"b": 2}, {"c": 3}]}', DamagedTraceError, "not valid JSON"),
+        (b'{"traceEvents": [{"a": 1},, {"b": 2}]}', DamagedTraceError, "not valid JSON"),
+        (b'{"traceEvents": [, {"b": 2}]}', DamagedTraceError, "not valid JSON"),
     ],
 )
+@pytest.mark.parametrize("piece_bytes", [1, 9, 1 << 18])
 def test_what_is_no_whole_document_is_told_in_one_line(
-    content: bytes, error: type[RlprofError], says: str
+    content: bytes, error: type[RlprofError], says: str, piece_bytes: int
 ) -> None:
     with pytest.raises(error, match=says) as caught:
-        read(content)
+        read(content, piece_bytes)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
 

@@ -340,9 +340,10 @@ def test_impossibly_long_kernel_is_told_by_its_successor_on_the_stream(tmp_path:
 
 def test_long_kernel_is_kept_where_nothing_contradicts_it(tmp_path: Path) -> None:
     host = event("cpu_op", "a", T0, 9_000_000)
-    on_other_stream = kernel(ts=T0 + 30, stream=8)
-    trace = made(tmp_path, [host, kernel(dur=8_000_000), on_other_stream, kernel(ts=T0 + 8_000_000)])
-    assert len(trace.table("kernels")) == 3
+    in_turn = [kernel(dur=2_000_000), kernel(ts=T0 + 2_000_000, dur=5_000_000)]
+    on_other_streams = [kernel(ts=T0 + 30, stream=8), kernel(ts=T0 + 30, stream=7, device=1)]
+    trace = made(tmp_path, [host, *in_turn, *on_other_streams])
+    assert len(trace.table("kernels")) == 4
     assert trace.notes == ()
 
 
@@ -429,6 +430,7 @@ def test_several_host_processes_own_the_work_they_launched(tmp_path: Path) -> No
             event("cuda_runtime", "cudaLaunchKernel", pid=8, correlation=2),
             event("cuda_runtime", "cudaLaunchKernel", pid=7, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", pid=8, correlation=3),
+            event("cuda_runtime", "cudaMalloc", pid=8),
             kernel(correlation=1),
             kernel(correlation=2, device=1),
             kernel(correlation=3),
@@ -436,8 +438,8 @@ def test_several_host_processes_own_the_work_they_launched(tmp_path: Path) -> No
         ],
         distributedInfo={"rank": 0},
     )
-    assert rows(trace, "kernels", "correlation_id", "process") == [(1, 0), (2, 1), (3, 0), (99, 0)]
-    assert rows(trace, "processes", "label", "devices") == [("rank 0, 7", [0]), ("rank 0, 8", [1])]
+    assert rows(trace, "kernels", "correlation_id", "process") == [(1, 0), (2, 1), (3, 1), (99, 1)]
+    assert rows(trace, "processes", "label", "devices") == [("rank 0, 7", [0]), ("rank 0, 8", [0, 1])]
 
 
 def test_kernels_without_any_host_event_belong_to_one_unnamed_process(tmp_path: Path) -> None:
