@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -99,7 +98,7 @@ def test_a_needed_column_is_missing(tmp_path):
             tmp_path,
             drop={"CUPTI_ACTIVITY_KIND_KERNEL": ["deviceId"]},
             CUPTI_ACTIVITY_KIND_KERNEL=[{k: v for k, v in kernel(0, 1).items() if k != "deviceId"}],
-        ).kernels  # noqa: B018
+        ).kernels
 
 
 def test_personal_data_never_reaches_a_trace(tmp_path):
@@ -336,7 +335,9 @@ def test_kernel_columns_vary(tmp_path):
 
 def test_copy_kinds_and_uvm_copies_without_a_call(tmp_path):
     base = {"deviceId": 0, "streamId": 1, "globalPid": tid(10, 0), "bytes": 4}
-    rows = [{"start": i, "end": i + 1, "copyKind": k, **base} for i, k in enumerate((1, 2, 8, 10, 11, 12, 99))]
+    rows = [
+        {"start": i, "end": i + 1, "copyKind": k, **base} for i, k in enumerate((1, 2, 8, 10, 11, 12, 99))
+    ]
     kinds = made(tmp_path, CUPTI_ACTIVITY_KIND_MEMCPY=rows).copies["kind"].to_list()
     assert kinds == ["HtoD", "DtoH", "DtoD", "PtoP", "UVM HtoD", "UVM DtoH", "unknown"]
 
@@ -500,7 +501,9 @@ def test_counters_show_work_that_was_not_traced(tmp_path):
         tmp_path,
         NVTX_EVENTS=[push_pop(0, 1000, "a")],
         CUPTI_ACTIVITY_KIND_KERNEL=[kernel(0, 50)],
-        GPU_METRICS=[{"timestamp": t, "typeId": GPU, "metricId": 0, "value": 100} for t in range(0, 1000, 100)],
+        GPU_METRICS=[
+            {"timestamp": t, "typeId": GPU, "metricId": 0, "value": 100} for t in range(0, 1000, 100)
+        ],
         TARGET_INFO_GPU_METRICS=[{"typeId": GPU, "metricId": 0, "metricName": "SM Active"}],
     )
     assert any("90.0% of the SM activity of GPU 0" in n for n in trace.windows().notes)
