@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-import polars as pl
+if TYPE_CHECKING:
+    import polars as pl
 
 #: Shown for a range that has no name.
 UNNAMED = "(unnamed)"
@@ -56,6 +58,8 @@ def normalised(labels: pl.Series) -> pl.Series:
     Labels that differ in nothing but their numbers are looked at once, if no number is kept: a trace of
     operators may hold millions of them.
     """
+    import polars as pl  # not above: `normalise` serves captures on machines without polars
+
     text = pl.String()
     frame = pl.DataFrame({"label": labels.cast(text)}).with_columns(
         pl.col("label").str.replace_all("[0-9]+", "1").alias("shape")
@@ -72,6 +76,8 @@ def normalised(labels: pl.Series) -> pl.Series:
 
 def scrub_home(labels: pl.Series) -> pl.Series:
     """A Categorical column with user names taken out of paths (``/home/NAME`` becomes ``~``)."""
+    import polars as pl
+
     distinct = labels.unique().drop_nulls()
     text = distinct.cast(pl.String)
     touched = text.str.contains("/home/|/Users/|/root/|\\\\Users\\\\")
