@@ -15,21 +15,42 @@ from rlprof.errors import RlprofError
 from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
+    from rlprof import capture as capture
+    from rlprof.capture.annotate import annotate, annotate_loop
     from rlprof.trace.read import read
     from rlprof.trace.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["RlprofError", "Trace", "Unavailable", "__version__", "read"]
+__all__ = [
+    "RlprofError",
+    "Trace",
+    "Unavailable",
+    "__version__",
+    "annotate",
+    "annotate_loop",
+    "capture",
+    "read",
+]
 
-_LAZY = {"read": "rlprof.trace.read", "Trace": "rlprof.trace.trace"}
+_LAZY = {
+    "Trace": "rlprof.trace.trace",
+    "annotate": "rlprof.capture.annotate",
+    "annotate_loop": "rlprof.capture.annotate",
+    "capture": "rlprof",
+    "read": "rlprof.trace.read",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `read` and `Trace` on first use (PEP 562), so that `import rlprof` stays under 0.3 s."""
+    """Import public names on first use (PEP 562), so that `import rlprof` stays under 0.3 s."""
     if name in _LAZY:
         from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
+        if name == "capture":
+            return import_module("rlprof.capture")  # a package that can be called
+        # kept, because `rlprof.annotate` is looked up at every call
+        found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return found
     raise AttributeError(f"module 'rlprof' has no attribute {name!r}")
 
 

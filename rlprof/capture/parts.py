@@ -8,6 +8,7 @@ ends within a batch (the process was killed, the disk filled up) is read up to i
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 #: Tables of a part that are not (or not so) in a finished capture.
 PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes")
 _STEM = re.compile(r"^(?P<pid>\d+)-(?P<start>\d+)$")
-_FILE = re.compile(r"^(?P<stem>\d+-\d+)-(?P<table>[a-z_]+)\.arrows$")
+_FILE = re.compile(r"^(?P<stem>\d+-\d+)-(?P<table>[a-z_]+)(\.\d+)?\.arrows$")
 
 
 def part_schema(table: str) -> pa.Schema:
     """Columns of a table of parts: those of a finished capture without ``process``.
 
-    Times are CLOCK_MONOTONIC. Further tables: ``open_ranges`` (ranges that were open when their process flushed), ``alive`` (instants at
-    which a process flushed), ``loop_counts`` (cumulative: the last row of a path holds), ``notes``.
+    Times are CLOCK_MONOTONIC. Further tables: ``open_ranges`` (ranges that were open when their process
+    flushed), ``alive`` (instants at which a process flushed), ``loop_counts`` (cumulative: the last row of a
+    path holds), ``notes``.
 
     Raises
     ------
@@ -59,14 +61,16 @@ def part_schema(table: str) -> pa.Schema:
 
 
 def process_stem() -> str:
-    """``PID-STARTTIME`` of this process: unique on this host, also when pids come around again."""
-    pid = os.getpid()
-    try:
-        # the name in parentheses may hold anything, so count fields after the last one
-        started = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        started = str(time.time_ns())
-    return f"{pid}-{started}"
+    """``PID-STARTTIME`` of this process, the time being when this was first asked (CLOCK_MONOTONIC, ns).
+
+    A pid that comes around again and a program that replaces itself (exec) both get another one.
+    """
+    return _stem_of(os.getpid())
+
+
+@functools.cache
+def _stem_of(pid: int) -> str:
+    return f"{pid}-{time.monotonic_ns()}"
 
 
 def _pid(stem: str) -> int:
@@ -115,7 +119,7 @@ class PartWriter:
     folder : pathlib.Path
         The session's folder.
     table : str
-        A name that `part_schema` knows.
+        A name that `part_schema` knows. A second writer of one table in one process makes a file of its own.
     stem : str, optional
         As `process_stem`.
 
@@ -127,7 +131,8 @@ class PartWriter:
 
     def __init__(self, folder: Path, table: str, stem: str | None = None) -> None:
         self.table = table
-        self.path = Path(folder) / f"{stem or process_stem()}-{table}.arrows"
+        self._stem = Path(folder) / f"{stem or process_stem()}-{table}"
+        self.path = self._stem.with_suffix(".arrows")
         self.schema = part_schema(table)
         self.error: OSError | None = None
         self._refused_rows = 0
@@ -202,8 +207,7 @@ class PartWriter:
             return not self._pending
         try:
             if self._file is None and self._pending:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._file = os.open(self.path, flags, 0o666)
+                self._file = self._create()
             done = 0
             view = bytes(self._pending)
             while done < len(view):
@@ -220,6 +224,17 @@ class PartWriter:
         self._pending_rows = 0
         self.error = None
         return True
+
+    def _create(self) -> int:
+        """Open a file that does not exist yet: to continue another's stream would spoil both."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        number = 1
+        while True:
+            try:
+                return os.open(self.path, flags, 0o666)
+            except FileExistsError:
+                number += 1
+                self.path = self._stem.with_suffix(f".{number}.arrows")
 
     def close(self) -> None:
         """End the stream and close the file; rows still pending are lost."""
@@ -327,17 +342,19 @@ def read_parts(folder: Path) -> tuple[ProcessParts, ...]:
         raise UnreadableError(
             f"cannot be read: {error.strerror or error}", where=folder, hint="give a session's .parts folder"
         ) from error
-    files: dict[str, dict[str, Path]] = {}
+    files: dict[str, dict[str, list[Path]]] = {}
     for name in names:
         if name.endswith(".json") and _STEM.match(stem := name.removesuffix(".json")):
             files.setdefault(stem, {})
         elif m := _FILE.match(name):
-            files.setdefault(m["stem"], {})[m["table"]] = folder / name
+            files.setdefault(m["stem"], {}).setdefault(m["table"], []).append(folder / name)
     by_start = sorted(files, key=lambda stem: [int(n) for n in reversed(stem.split("-"))])
     return tuple(_read_process(folder, stem, files[stem]) for stem in by_start)
 
 
-def _read_process(folder: Path, stem: str, files: Mapping[str, Path]) -> ProcessParts:
+def _read_process(folder: Path, stem: str, files: Mapping[str, list[Path]]) -> ProcessParts:
+    import pyarrow as pa
+
     pid = _pid(stem)
     notes: list[str] = []
     try:
@@ -348,17 +365,18 @@ def _read_process(folder: Path, stem: str, files: Mapping[str, Path]) -> Process
         facts = {}
         notes.append(f"process {pid}: its description is missing or damaged")
     tables: dict[str, pa.Table] = {}
-    for table, path in files.items():
-        found = _read_stream(path, table, notes, pid)
-        if found is not None:
-            tables[table] = found
+    for table, paths in files.items():
+        read = [_read_stream(path, table, notes, pid) for path in sorted(paths, key=_file_number)]
+        found = [t for t in read if t is not None]
+        if found and table == "loop_counts":
+            tables[table] = _total_counts(found)
+        elif found:
+            tables[table] = pa.concat_tables(found).unify_dictionaries().combine_chunks()
     if "notes" in tables:
         notes += [str(t) for t in tables.pop("notes")["text"].to_pylist()]
     opened, alive = tables.pop("open_ranges", None), tables.pop("alive", None)
     if opened is not None:
         _add_cut_ranges(tables, opened, alive, notes, pid)
-    if "loop_counts" in tables:
-        tables["loop_counts"] = _last_counts(tables["loop_counts"])
     return ProcessParts(stem, pid, facts, tables, tuple(notes))
 
 
@@ -389,7 +407,11 @@ def _read_stream(path: Path, table: str, notes: list[str], pid: int) -> pa.Table
     if found.schema.names != schema.names:
         notes.append(f"process {pid}: {table} has other columns than expected and was ignored")
         return None
-    return found.unify_dictionaries().combine_chunks()
+    return found
+
+
+def _file_number(path: Path) -> int:
+    return int("0" + path.suffixes[0][1:]) if len(path.suffixes) > 1 else 1
 
 
 def _add_cut_ranges(
@@ -424,9 +446,14 @@ def _add_cut_ranges(
     tables["ranges"] = pa.concat_tables([*known, cut]).unify_dictionaries().combine_chunks()
 
 
-def _last_counts(counts: pa.Table) -> pa.Table:
+def _total_counts(files: list[pa.Table]) -> pa.Table:
+    """The last count of each path in each file (a recorder counts from 0), added up."""
     import pyarrow as pa
 
-    last = dict(zip(counts["path"].to_pylist(), counts["count"].to_pylist(), strict=True))
-    path = pa.array(list(last), pa.string()).dictionary_encode()
-    return pa.table([path, pa.array(list(last.values()), pa.int64())], schema=part_schema("loop_counts"))
+    total: dict[str, int] = {}
+    for counts in files:
+        last = dict(zip(counts["path"].to_pylist(), counts["count"].to_pylist(), strict=True))
+        for path, count in last.items():
+            total[path] = total.get(path, 0) + count
+    path = pa.array(list(total), pa.string()).dictionary_encode()
+    return pa.table([path, pa.array(list(total.values()), pa.int64())], schema=part_schema("loop_counts"))
