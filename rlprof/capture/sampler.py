@@ -1,9 +1,9 @@
-"""The sampler process: ``python -m rlprof.capture.sampler --backend cupti --rate-hz 10000 --folder RUN.parts``.
+"""The sampler process: ``python -m rlprof.capture.sampler --backend cupti --rate-hz 10000 --folder X.parts``.
 
-It says ``ready {...}`` on its standard output once samples really come, or ``failed {...}`` (exit code 2), and
-then writes into the session's folder until its standard input closes or it gets SIGTERM; so it ends with its
-parent, however that ends, and outlives the profiled program. Written are the tables ``activity``, ``devices``
-and ``notes`` of `rlprof.capture.parts`, every half second, and a description of this process:
+It says ``ready {...}`` on its standard output once samples really come, or ``failed {...}`` (exit code 2),
+and then writes into the session's folder until its standard input closes or it gets SIGTERM; so it ends with
+its parent, however that ends, and outlives the profiled program. Written are the tables ``activity``,
+``devices`` and ``notes`` of `rlprof.capture.parts`, every half second, and a description of this process:
 
 ``{"label": "sampler", "anchors": [...], "sampler": {"backend", "source", "period_ns", "devices", "clock",
 "samples", "losses", "finished", "cpu_s", "wall_s", "peak_memory_bytes"}}``
@@ -32,6 +32,8 @@ from rlprof.errors import RlprofError, UsageError
 
 #: How often samples go to disk, and how often the description does.
 FLUSH_NS, DESCRIBE_NS = 500_000_000, 5_000_000_000
+#: Activity is kept to one part in this many: far finer than the counters are, and it compresses.
+GRAIN = 1 << 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     stop = _Stop()
     try:
-        period = LIMITS[options.backend].default_period_ns if options.rate_hz is None else period_of(options.rate_hz)
+        period = (
+            LIMITS[options.backend].default_period_ns
+            if options.rate_hz is None
+            else period_of(options.rate_hz)
+        )
+        if not options.probe:
+            import pyarrow  # noqa: F401  # takes a while: before sampling starts, not after
         sampler = make_sampler(options.backend, _devices(options.devices), period, options.metrics)
         devices = sampler.start()
     except RlprofError as error:
@@ -195,7 +203,7 @@ class Run:
                 "device": np.repeat([s.device for s in waiting], lengths).astype(np.int32),
                 "start_ns": np.concatenate([s.start_ns for s in waiting]),
                 "end_ns": np.concatenate([s.end_ns for s in waiting]),
-                "active_frac": np.concatenate([s.active_frac for s in waiting]),
+                "active_frac": np.rint(np.concatenate([s.active_frac for s in waiting]) * GRAIN) / GRAIN,
             }
         )
 
@@ -208,7 +216,9 @@ class Run:
         if failure is not None:
             notes.append(f"the {self._backend} sampler stopped early: {failure.what}")
         if self._activity.lost_rows:
-            notes.append(f"{self._activity.lost_rows} activity samples could not be written ({self._activity.error})")
+            notes.append(
+                f"{self._activity.lost_rows} activity samples could not be written ({self._activity.error})"
+            )
         if notes:
             self._notes.write({"text": notes})
         self._activity.close()
@@ -344,12 +354,16 @@ def _devices(text: str) -> list[int] | None:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0:
-        raise UsageError(f"--devices {text!r} names no GPUs", hint="for example --devices 0,1 or --devices all")
+        raise UsageError(
+            f"--devices {text!r} names no GPUs", hint="for example --devices 0,1 or --devices all"
+        )
     return sorted(set(numbers))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m rlprof.capture.sampler", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m rlprof.capture.sampler", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--backend", choices=BACKENDS, required=True)
     parser.add_argument("--rate-hz", type=float, help="samples per second; the back end's own by default")
     parser.add_argument("--devices", default="all", help="numbers of the GPUs, or all")
@@ -363,4 +377,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # pyarrow loads pandas where it finds it, 40 MB for nothing
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     sys.exit(main())

@@ -19,7 +19,7 @@ Nsight Systems starts the program itself; `rlprof.capture.samplers.nsys` gives i
 
 from __future__ import annotations
 
-from rlprof.capture.samplers.base import BACKENDS, Backend, Limits, Samples, SamplerError, check_period
+from rlprof.capture.samplers.base import BACKENDS, Backend, Limits, SamplerError, Samples, check_period
 from rlprof.capture.samplers.choose import Choice, Rejection, choose
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
     "Choice",
     "Limits",
     "Rejection",
-    "Samples",
     "SamplerError",
+    "Samples",
     "check_period",
     "choose",
 ]

@@ -56,7 +56,10 @@ LIMITS: dict[Backend, Limits] = {
         100 * MS, 10 * S, 100 * MS, "below that, most answers of NVML's GPM are zero or not a number"
     ),
     "host": Limits(
-        20 * MS, 10 * S, 50 * MS, "the kernel accounts in ticks of 10 ms, so that a sample would be all or nothing"
+        20 * MS,
+        10 * S,
+        50 * MS,
+        "the kernel accounts in ticks of 10 ms, so that a sample would be all or nothing",
     ),
 }
 

@@ -143,7 +143,8 @@ class DeviceClockMap:
             raise ValueError("no reading of the device's clock")
         if not len(device_ns):
             return device_ns
-        # differences are small, times since the epoch are too large for floats; of a long run, the end is asked
+        # differences are small, times since the epoch are too large for floats; only the end of a long run
+        # is asked for
         origin, base = self._knots[0].device_ns, self._offsets[0]
         first = max(0, bisect_right(self._since, int(device_ns.min()) - origin) - 1)
         at = np.array(self._since[first:], dtype=np.float64)

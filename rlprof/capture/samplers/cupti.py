@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlprof.capture.samplers.base import (
     MS,
     Device,
     Losses,
-    Samples,
     SamplerError,
+    Samples,
+    Source,
     check_period,
 )
 from rlprof.capture.samplers.clock_map import DeviceClockMap, Knot, Reading, knot
@@ -68,7 +69,7 @@ class CuptiSampler:
         If the period is out of range.
     """
 
-    source: Literal["sm_counters"] = "sm_counters"
+    source: Source = "sm_counters"
 
     def __init__(
         self,
@@ -290,4 +291,3 @@ def sampler(devices: Sequence[int] | None, period_ns: int, extra_metrics: Sequen
         clock,
         extra_metrics,
     )
-

@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from rlprof.capture.samplers.base import MS, Device, Losses, Samples, SamplerError, check_period
+from rlprof.capture.samplers.base import MS, Device, Losses, SamplerError, Samples, Source, check_period
 
 FIELD = 1002
 UNVERIFIED = "SM activity by DCGM is not verified: read through dcgmi, its times are those of its answers"
@@ -68,7 +68,7 @@ class DcgmSampler:
         If the period is out of range.
     """
 
-    source: Literal["sm_counters"] = "sm_counters"
+    source: Source = "sm_counters"
 
     def __init__(
         self,
@@ -113,7 +113,9 @@ class DcgmSampler:
                 break
         if not self._last:
             self._end()
-            why = next((line.strip() for line in said if line.strip() and not line.startswith("#")), "no answer")
+            why = next(
+                (line.strip() for line in said if line.strip() and not line.startswith("#")), "no answer"
+            )
             raise SamplerError(
                 f"the DCGM host engine gives no SM activity: {why}",
                 hint="see that nv-hostengine runs and `dcgmi profile --list` shows field 1002",
@@ -161,7 +163,10 @@ class DcgmSampler:
                 self._losses.gap(start - last, self.period_ns)
             samples.append(
                 Samples(
-                    device, np.array([start], np.int64), np.array([at], np.int64), np.array([share], np.float64)
+                    device,
+                    np.array([start], np.int64),
+                    np.array([at], np.int64),
+                    np.array([share], np.float64),
                 )
             )
         return samples

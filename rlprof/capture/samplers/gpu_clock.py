@@ -119,9 +119,7 @@ class GpuClock:
             self._seen.value = 0
             self._token = ctypes.c_uint64(0)
             at = ctypes.c_uint64(address)
-            self._arguments = (ctypes.c_void_p * 2)(
-                ctypes.addressof(at), ctypes.addressof(self._token)
-            )
+            self._arguments = (ctypes.c_void_p * 2)(ctypes.addressof(at), ctypes.addressof(self._token))
             self._keep = at
         except BaseException:
             self.close()
@@ -145,7 +143,9 @@ class GpuClock:
         token = self._token.value = self._token.value + 1
         before = time.monotonic_ns()
         # the arguments are copied by the launch, so that the next token cannot reach this one
-        self._do("cuLaunchKernel", self._kernel, one, one, one, one, one, one, zero, None, self._arguments, None)
+        self._do(
+            "cuLaunchKernel", self._kernel, one, one, one, one, one, one, zero, None, self._arguments, None
+        )
         limit = before + int(PATIENCE_S * 1e9)
         while self._seen.value != token:
             if time.monotonic_ns() > limit:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rlprof.capture.samplers.base import Device, Losses, Samples, SamplerError, check_period
+from rlprof.capture.samplers.base import Device, Losses, SamplerError, Samples, Source, check_period
 
 HOST = -1
 
@@ -154,7 +154,7 @@ class HostSampler:
         If the period is out of range.
     """
 
-    source: Literal["host_cores"] = "host_cores"
+    source: Source = "host_cores"
 
     def __init__(
         self, period_ns: int, root: Path = Path("/"), now: Callable[[], int] = time.monotonic_ns

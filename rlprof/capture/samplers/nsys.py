@@ -1,7 +1,7 @@
 """Nsight Systems as a source of SM activity: its command line and its limits.
 
-nsys starts the program itself and writes a report, which `rlprof.read` reads; so this is no sampler process but
-the arguments of one command.
+nsys starts the program itself and writes a report, which `rlprof.read` reads; so this is no sampler process
+but the arguments of one command.
 """
 
 from __future__ import annotations

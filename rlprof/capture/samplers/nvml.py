@@ -11,9 +11,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from rlprof.capture.samplers.base import Device, Losses, Samples, SamplerError, check_period
+from rlprof.capture.samplers.base import Device, Losses, SamplerError, Samples, Source, check_period
 
 
 @dataclass
@@ -45,7 +45,7 @@ class NvmlSampler:
         If the period is out of range.
     """
 
-    source: Literal["sm_counters"] = "sm_counters"
+    source: Source = "sm_counters"
 
     def __init__(
         self,
@@ -139,9 +139,7 @@ class NvmlSampler:
                 f"GPU {device} ({name}) has no GPM: NVML reads SM activity on Hopper and newer chips only",
                 hint="use --backend cupti or host",
             )
-        self._watched.append(
-            _Watched(device, handle, nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc())
-        )
+        self._watched.append(_Watched(device, handle, nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()))
         return Device(device, name, uuid=nvml.nvmlDeviceGetUUID(handle))  # NVML does not tell SMs
 
     def _look(self, handle: Any, place: Any) -> int:
@@ -161,7 +159,7 @@ class NvmlSampler:
         answer = ask.metrics[0]
         if answer.nvmlReturn != 0 or not math.isfinite(answer.value):
             return None
-        return min(1.0, max(0.0, answer.value / 100.0))
+        return min(1.0, max(0.0, float(answer.value) / 100.0))
 
     def _close(self) -> None:
         if not self._open:

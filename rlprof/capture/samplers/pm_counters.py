@@ -11,6 +11,7 @@ the run does. What CUPTI does that its documentation leaves out (13.4, driver 58
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -111,7 +112,7 @@ class PmCounters:
             No library, no permission, counters held by another profiler, metric unknown or too many.
         """
         try:
-            import cupti.cupti as api
+            api = importlib.import_module("cupti.cupti")
         except Exception as error:  # besides ImportError, its loader raises errors of its own
             raise SamplerError(
                 f"cupti-python cannot be loaded ({type(error).__name__}: {error})",
@@ -155,7 +156,11 @@ class PmCounters:
             self._sample.ptr,
             api.pm_sampling_counter_data_get_sample_info,
         )
-        evaluate, evaluate_ptr, run = self._evaluate, self._evaluate.ptr, api.profiler_host_evaluate_to_gpu_values
+        evaluate, evaluate_ptr, run = (
+            self._evaluate,
+            self._evaluate.ptr,
+            api.profiler_host_evaluate_to_gpu_values,
+        )
         for i in range(n):
             sample.sample_index = i
             get_sample(sample_ptr)
@@ -228,7 +233,7 @@ class PmCounters:
             if error.status != api.Result.ERROR_INVALID_METRIC_NAME:
                 raise
             raise SamplerError(
-                f"the chip {self._chip} of GPU {self.device} lacks one of the metrics {', '.join(self.metrics)}",
+                f"the chip {self._chip} of GPU {self.device} lacks one of {', '.join(self.metrics)}",
                 hint="leave --metrics out for SM activity alone",
             ) from error
         size = _params(api, "ProfilerHostGetConfigImageSize")
@@ -348,7 +353,7 @@ def _explain(api: Any, error: Any, device: int) -> SamplerError:
         )
     if status == result.ERROR_NOT_SUPPORTED:
         return SamplerError(
-            f"GPU {device} cannot be sampled by time: PM sampling needs an Ampere GA10x, Ada, Hopper or newer chip"
+            f"GPU {device} cannot be sampled by time: that needs an Ampere GA10x, Ada, Hopper or newer chip"
         )
     if status == result.ERROR_NOT_INITIALIZED:
         return SamplerError(

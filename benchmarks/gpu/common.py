@@ -1,0 +1,179 @@
+"""Starting the program and samplers, and facts about the machine (no names of hosts or users)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment() -> dict[str, str]:
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class Program:
+    """`program.py` in a process of its own.
+
+    Parameters
+    ----------
+    prefix : sequence of str
+        Command that starts it, for example nsys and its arguments.
+    env : dict, optional
+        Its environment.
+    """
+
+    def __init__(self, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "benchmarks.gpu.program"],
+            cwd=ROOT,
+            env=env or environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.greeting = self._answer(120)
+
+    def ask(self, order: str, timeout_s: float = 120) -> dict[str, Any]:
+        self.tell(order)
+        return self._answer(timeout_s)
+
+    def tell(self, order: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, timeout_s: float = 120) -> dict[str, Any]:
+        return self._answer(timeout_s)
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        limit = time.monotonic() + timeout_s
+        while time.monotonic() < limit:
+            if not select.select([self.process.stdout], [], [], 1.0)[0]:
+                continue
+            line = self.process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the program ended with {self.process.wait()}")
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise TimeoutError("no answer from the program")
+
+    def quit(self, timeout_s: float = 60) -> int:
+        with contextlib.suppress(OSError):
+            self.tell("quit")
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+class SamplerProcess:
+    """`python -m rlprof.capture.sampler` at work."""
+
+    def __init__(self, folder: Path, backend: str, rate_hz: float, *more: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rlprof.capture.sampler", "--backend", backend),
+                *("--rate-hz", str(rate_hz), "--folder", str(folder), *more),
+            ],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        began = time.monotonic()
+        assert self.process.stdout is not None
+        told = select.select([self.process.stdout], [], [], 40.0)[0]
+        self.line = self.process.stdout.readline().strip() if told else "no answer"
+        if not told:
+            self.process.kill()
+        self.start_s = time.monotonic() - began
+        self.ready = self.line.startswith("ready")
+
+    def stop(self, how: str = "stdin", timeout_s: float = 30) -> dict[str, Any]:
+        """End it and say what it did."""
+        began = time.monotonic()
+        if how == "term":
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            _, err = self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            _, err = self.process.communicate()
+            err += "\n(killed: it did not end)"
+        facts: dict[str, Any] = {"line": self.line[:1500], "start_s": round(self.start_s, 2)}
+        facts |= {"stop_s": round(time.monotonic() - began, 2), "code": self.process.returncode}
+        if err.strip():
+            facts["stderr"] = err[-3000:]
+        for path in self.folder.glob(f"{self.process.pid}-*.json"):
+            facts |= json.loads(path.read_text()).get("sampler", {})
+        facts["bytes"] = sum(p.stat().st_size for p in self.folder.glob(f"{self.process.pid}-*.arrows"))
+        if facts.get("wall_s"):
+            facts["cpu_share"] = round(facts["cpu_s"] / facts["wall_s"], 4)
+            facts["bytes_per_minute"] = round(facts["bytes"] / facts["wall_s"] * 60)
+        return facts
+
+
+@contextmanager
+def sampling(folder: Path, backend: str, rate_hz: float, *more: str) -> Iterator[SamplerProcess]:
+    sampler = SamplerProcess(folder, backend, rate_hz, *more)
+    try:
+        yield sampler
+    finally:
+        if sampler.process.poll() is None:
+            sampler.stop()
+
+
+def activity(folder: Path) -> Any:
+    """The samples that a sampler left, as a pyarrow table."""
+    from rlprof.capture.parts import read_parts
+
+    return next(p.tables["activity"] for p in read_parts(folder) if "activity" in p.tables)
+
+
+def machine() -> dict[str, Any]:
+    """GPU, driver, versions and date."""
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "python": platform.python_version(),
+        "kernel": platform.release().split("-")[0],
+        "cores": len(os.sched_getaffinity(0)),
+    }
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,compute_mode", "--format=csv,noheader"]
+    with contextlib.suppress(OSError):
+        facts["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    for package in ("torch", "cupti-python", "nvidia-cuda-cupti", "nvidia-ml-py", "pyarrow", "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            facts[package] = importlib.metadata.version(package)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/driver/nvidia/params").read_text().splitlines():
+            if "Profiling" in line:
+                facts[line.split(":")[0]] = line.split(":")[1].strip()
+    return facts
+
+
+def save(path: Path, document: dict[str, Any]) -> None:
+    """Write a result whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1))
+    temporary.replace(path)

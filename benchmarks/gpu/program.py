@@ -1,0 +1,155 @@
+"""A program to be captured: takes orders on standard input, answers each with one line of JSON.
+
+launch N          N small kernels, one about every 100 us: bound by the host, 10^4 kernels a second
+load SECONDS      nodes of different activity one after the other, each a range of known name
+edges N           N matrix products with gaps, with the host's times before and after each
+profile N         N small kernels under torch's profiler: how many of them it records
+quit
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Answer = dict[str, Any]
+
+
+def launch(count: int) -> Answer:
+    x = torch.zeros(1 << 18, device="cuda")
+    torch.cuda.synchronize()
+    began = time.monotonic_ns()
+    for i in range(count):
+        x.add_(1.0)
+        # host work of a fixed amount, not a fixed time: a slowed program takes longer
+        total = 0
+        for k in range(WORK):
+            total += k
+        if i % 100 == 99:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    wall = time.monotonic_ns() - began
+    return {"wall_s": wall / 1e9, "kernels": count, "kernels_per_s": count / (wall / 1e9)}
+
+
+def calibrate(target_s: float = 100e-6) -> int:
+    """Rounds of host work so that one kernel is launched about every `target_s`."""
+    global WORK  # noqa: PLW0603
+    WORK = 1000
+    launch(200)
+    took = launch(2000)["wall_s"] / 2000
+    base_work = WORK
+    WORK = 0
+    bare = launch(2000)["wall_s"] / 2000
+    per_round = max(1e-9, (took - bare) / base_work)
+    WORK = max(0, int((target_s - bare) / per_round))
+    return WORK
+
+
+WORK = 0
+
+#: name, side of the square product, seconds of host sleep after it, repetitions within the node
+NODES: tuple[tuple[str, int, float, int], ...] = (
+    ("step/dense", 8192, 0.0, 20),
+    ("step/medium", 1024, 0.0, 400),
+    ("step/small", 256, 0.0, 2000),
+    ("step/gaps", 4096, 0.002, 10),
+    ("step/idle", 0, 0.005, 6),
+)
+
+
+def load(seconds: float, annotate: Callable[[str], Any]) -> Answer:
+    """Nodes of different SM activity, again and again."""
+    sizes = {side for _, side, _, _ in NODES if side}
+    mats = {side: torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for side in sizes}
+    out = {side: torch.empty_like(m) for side, m in mats.items()}
+    for side, m in mats.items():
+        torch.mm(m, m, out=out[side])
+    torch.cuda.synchronize()
+    began, steps = time.monotonic_ns(), 0
+    while time.monotonic_ns() - began < seconds * 1e9:
+        with annotate("step"):
+            for name, side, pause, repeat in NODES:
+                with annotate(name):
+                    for _ in range(repeat):
+                        if side:
+                            torch.mm(mats[side], mats[side], out=out[side])
+                        if pause:
+                            if side:
+                                torch.cuda.synchronize()
+                            time.sleep(pause)
+                    torch.cuda.synchronize()
+        steps += 1
+    return {"steps": steps, "start_ns": began, "end_ns": time.monotonic_ns()}
+
+
+def edges(count: int) -> Answer:
+    m = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(m)
+    torch.mm(m, m, out=out)
+    torch.cuda.synchronize()
+    seen = []
+    for _ in range(count):
+        time.sleep(0.01)
+        before = time.monotonic_ns()
+        torch.mm(m, m, out=out)
+        torch.cuda.synchronize()
+        seen.append([before, time.monotonic_ns()])
+    return {"edges": seen}
+
+
+def profile(count: int) -> Answer:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    x = torch.zeros(1 << 18, device="cuda")
+    with torch_profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as p:
+        for _ in range(count):
+            x.add_(1.0)
+        torch.cuda.synchronize()
+    kernels = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return {"launched": count, "recorded": len(kernels)}
+
+
+def annotator() -> Callable[[str], Any]:
+    try:
+        from rlprof.capture.annotate import annotate
+
+        return annotate
+    except Exception:  # torch's own marks do as well
+        return torch.cuda.nvtx.range
+
+
+def main() -> None:
+    torch.zeros(1, device="cuda")
+    annotate = annotator()
+    rounds = calibrate()
+    print(json.dumps({"ready": True, "work": rounds, "torch": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "quit":
+            break
+        answer: Answer
+        try:
+            if word == "launch":
+                answer = launch(int(rest[0]))
+            elif word == "load":
+                answer = load(float(rest[0]), annotate)
+            elif word == "edges":
+                answer = edges(int(rest[0]))
+            elif word == "profile":
+                answer = profile(int(rest[0]))
+            else:
+                answer = {"error": f"unknown order {word}"}
+        except Exception as error:  # the order failed, the program goes on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
