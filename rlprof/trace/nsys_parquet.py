@@ -6,6 +6,7 @@ ids as unsigned 64-bit numbers and other whole numbers in several widths; here a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -27,7 +28,7 @@ from rlprof.trace.trace import Trace
 ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class _FolderTables:
+class _FolderTables(ABC):
     """What the two kinds of folder have in common; see `rlprof.trace.nsys_tables.RawTables`.
 
     Parameters
@@ -149,14 +150,17 @@ class _FolderTables:
         with self._reading(table):
             return self._row_count(table)
 
+    @abstractmethod
     def _read_schema(self, table: str) -> pa.Schema:
-        raise NotImplementedError
+        """Columns and types of a table."""
 
+    @abstractmethod
     def _read(self, table: str, columns: list[str], test: pc.Expression | None) -> pa.Table:
-        raise NotImplementedError
+        """Columns of the rows that satisfy `test`."""
 
+    @abstractmethod
     def _row_count(self, table: str) -> int:
-        raise NotImplementedError
+        """Number of rows."""
 
 
 class ParquetTables(_FolderTables):
