@@ -9,6 +9,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -150,7 +151,8 @@ def read_rlprof(path: Path, *, progress: Progress = silent) -> Trace:
     Returns
     -------
     Trace
-        With `meta.format` ``rlprof``; everything else is what was written, exactly.
+        With `meta.format` ``rlprof`` and this file's name in `meta.files`; everything else is what was
+        written, exactly.
 
     Raises
     ------
@@ -166,7 +168,7 @@ def read_rlprof(path: Path, *, progress: Progress = silent) -> Trace:
     loaders = {name: archive.loader(name) for name in TABLE_NAMES if name in archive.tables}
     progress("opening", 1.0)
     return Trace(
-        meta=archive.trace_meta(),
+        meta=replace(archive.trace_meta(), files=(Path(path).name,)),
         loaders=loaders,
         missing={name: archive.missing[name] for name in TABLE_NAMES if name in archive.missing},
         base_notes=(*archive.document["notes"], *archive.notes),
