@@ -126,7 +126,8 @@ def analyze(
     else:
         from rlprof.cli.table import as_markdown, as_table
 
-        write((as_markdown if format is Format.MARKDOWN else as_table)(report, trace, top))
+        lay_out = as_markdown if format is Format.MARKDOWN else as_table
+        write(lay_out(report, trace, top, written=out is not None))
     if out is not None:
         say(f"written: {out}/report.html, windows.parquet, windows.csv, windows.json")
 

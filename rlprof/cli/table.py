@@ -24,7 +24,9 @@ _OTHER_COLUMNS = 56
 _MIN_WIDTH, _MAX_WIDTH, _WIDE = 80, 140, 100
 
 
-def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = None) -> str:
+def as_table(
+    report: WindowReport, trace: Trace, top: int, width: int | None = None, *, written: bool = False
+) -> str:
     """Lay out the ranking as text.
 
     Parameters
@@ -37,6 +39,8 @@ def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = N
         Rows to show.
     width : int, optional
         Columns of text; the terminal's, between 80 and 140, if not given.
+    written : bool
+        Whether the report is written as well, so that no hint is needed.
 
     Returns
     -------
@@ -76,11 +80,11 @@ def as_table(report: WindowReport, trace: Trace, top: int, width: int | None = N
         with console.capture() as drawn:
             console.print(table)
         lines += ["", *(line.rstrip() for line in drawn.get().splitlines())]
-    lines += ["", *(_wrapped(line, console.width) for line in footer(report, len(rows)))]
+    lines += ["", *(_wrapped(line, console.width) for line in footer(report, len(rows), written=written))]
     return "\n".join(lines) + "\n"
 
 
-def as_markdown(report: WindowReport, trace: Trace, top: int) -> str:
+def as_markdown(report: WindowReport, trace: Trace, top: int, *, written: bool = False) -> str:
     """Lay out the ranking as markdown: header lines, a table with full node paths, notes."""
     rows = _shown(report, top)
     lines = [*(f"- {_escape(line)}" for line in header(report, trace)), ""]
@@ -93,7 +97,7 @@ def as_markdown(report: WindowReport, trace: Trace, top: int) -> str:
             cells.insert(3, _escape(str(row["process"])))
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
-    lines += [_escape(line) + "  " for line in footer(report, len(rows))]
+    lines += [_escape(line) + "  " for line in footer(report, len(rows), written=written)]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +121,7 @@ def header(report: WindowReport, trace: Trace) -> list[str]:
     return lines
 
 
-def footer(report: WindowReport, shown: int) -> list[str]:
+def footer(report: WindowReport, shown: int, *, written: bool = False) -> list[str]:
     """Notes, and what to do next."""
     lines: list[str] = []
     total = report.frame.height
@@ -137,9 +141,8 @@ def footer(report: WindowReport, shown: int) -> list[str]:
         lines.append(f"{TARGET} suggested windows to fill: low activity, long, and not inside one another.")
     lines += [f"note: {note}" for note in report.notes]
     if ranked:
-        lines.append(
-            "next: --out DIR writes the report with charts; `rlprof doctor TRACE` checks the capture."
-        )
+        report_hint = "" if written else "--out DIR writes the report with charts; "
+        lines.append(f"next: {report_hint}`rlprof doctor TRACE` checks the capture.")
     else:
         lines.append("next: `rlprof doctor TRACE` tells what the capture lacks and how to record it.")
     return lines
