@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from rlprof.errors import RlprofError
 
 EXIT_UNEXPECTED = 2
 EXIT_INTERRUPTED = 130
+EXIT_ENDED = 128 + signal.SIGTERM
 
 app = typer.Typer(
     name="rlprof",
@@ -49,6 +51,8 @@ def _root(
 
 def run() -> None:
     """Run the command line and exit: 0 done, 2 an error (one line on standard error), 130 interrupted."""
+    # a job that is ended must leave nothing half written either: let every `finally` run
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_ENDED))
     sys.exit(_run())
 
 
@@ -101,7 +105,7 @@ def _fail(message: str, code: int) -> int:
 def _reader_went_away() -> int:
     """`rlprof ... | head`: quiet, and nothing more to flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + 13
+    return 128 + signal.SIGPIPE
 
 
 if __name__ == "__main__":

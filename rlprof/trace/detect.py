@@ -396,6 +396,12 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 def _is_directory(path: Path) -> bool:
     """Whether `path` is a directory; an error unless it is a directory or a regular file."""
+    if not _is_text(path.name):
+        raise UnreadableError(
+            "its name holds bytes that are no UTF-8, and results show the name",
+            where=path,
+            hint="rename it, or give a symbolic link to it",
+        )
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
@@ -422,6 +428,14 @@ def _is_directory(path: Path) -> bool:
     raise UnreadableError(
         f"{kind}, not a file: captures are read more than once", where=path, hint="save it to a file first"
     )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def typed_error(error: Exception, path: Path) -> RlprofError | None:
             hint="close the program that writes it, or read a copy",
         )
     # zipfile raises NotImplementedError at version or compression fields that are damaged
-    if package in _PARSERS or isinstance(error, (EOFError, UnicodeError, NotImplementedError)):
+    if package in _PARSERS or isinstance(error, (EOFError, UnicodeDecodeError, NotImplementedError)):
         return DamagedTraceError(
             f"damaged or cut short ({text or type(error).__name__})",
             where=path,

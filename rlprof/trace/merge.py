@@ -294,6 +294,7 @@ def _meta(parts: Sequence[Part], clock: Clock) -> TraceMeta:
         product=_same(m.product for m in metas),
         schema_version=_same(m.schema_version for m in metas),
         traced=frozenset().union(*traced) if traced else None,
+        overhead_ns=max((m.overhead_ns for m in metas if m.overhead_ns is not None), default=None),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -32,8 +33,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["rlprof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main.run()
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main.run()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
         out, err = capfd.readouterr()
         return Result(int(ended.value.code or 0), out, err)
 

@@ -168,6 +168,19 @@ def test_a_report_that_nsys_cannot_export(
     assert listing(tmp_path) == before
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_job_that_is_ended_leaves_nothing(process: Cli, tmp_path: Path, name: str, code: int) -> None:
+    before = (
+        "import os, signal\n"
+        "from rlprof.report import html\n"
+        f"html.write_report = lambda *a, **k: os.kill(os.getpid(), signal.{name})"
+    )
+    result = process("analyze", SMALL, "--out", tmp_path / "out", before=before)
+    assert result.code == code
+    assert "Traceback" not in result.err
+    assert listing(tmp_path) == []
+
+
 # --- a full disk ---------------------------------------------------------------------------------------
 
 

@@ -249,6 +249,7 @@ def test_what_is_no_file_is_refused_without_hanging(tmp_path: Path) -> None:
         tmp_path / "file" / "x": "part of this path is a file",
         tmp_path / ("n" * 300): "cannot be read",
         tmp_path / "nul\0": "cannot be read",
+        tmp_path / "latin\udcff.sqlite": "no UTF-8",
     }
     for path, words in said.items():
         with pytest.raises(UnreadableError, match=words):
