@@ -16,7 +16,8 @@ from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     from rlprof import capture as capture
-    from rlprof.capture.annotate import annotate, annotate_loop
+    from rlprof.capture.annotate import annotate
+    from rlprof.capture.marked_loop import annotate_loop
     from rlprof.trace.read import read
     from rlprof.trace.trace import Trace
 
@@ -35,7 +36,7 @@ __all__ = [
 _LAZY = {
     "Trace": "rlprof.trace.trace",
     "annotate": "rlprof.capture.annotate",
-    "annotate_loop": "rlprof.capture.annotate",
+    "annotate_loop": "rlprof.capture.marked_loop",
     "capture": "rlprof",
     "read": "rlprof.trace.read",
 }

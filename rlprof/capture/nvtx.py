@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from rlprof.capture.recorder import DOMAIN, FURTHER_NAMES, MAX_NAMES
+from rlprof.capture.range_writer import DOMAIN, FURTHER_NAMES, MAX_NAMES
 
 
 class Nvtx:
@@ -53,7 +54,7 @@ class Nvtx:
 def listening() -> Nvtx | None:
     """The domain ``rlprof``; None if nvtx is not installed or no tool is attached to this process."""
     try:
-        import nvtx
+        nvtx = import_module("nvtx")
     except ImportError:
         return None
     domain = nvtx.get_domain(DOMAIN)

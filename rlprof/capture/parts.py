@@ -286,7 +286,7 @@ def _stream(into: bytearray, schema: pa.Schema) -> Any:
     import pyarrow as pa
 
     # a name is written once, with the first batch that has it
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd")
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd", use_threads=False)
     return pa.ipc.new_stream(pa.PythonFile(_Sink(into), mode="w"), schema, options=options)
 
 

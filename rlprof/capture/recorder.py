@@ -9,36 +9,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlprof.capture.clock import Anchor
-from rlprof.capture.loops import LoopCounts
-from rlprof.capture.parts import PartWriter, write_process
+from rlprof.capture.loop_counts import LoopCounts
+from rlprof.capture.parts import write_process
+from rlprof.capture.range_writer import FIELDS, RangeWriter
+from rlprof.capture.thread_log import ThreadLog, ignore
 from rlprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from rlprof.capture.annotate import Annotation
 
 #: Tells child processes the folder of the session to join.
 ENVIRONMENT = "RLPROF_CAPTURE"
 #: Seconds between two drains; what a killed process loses at most.
 FLUSH_S = 0.5
-#: Values of one closed range in a thread's buffer: name, start, end, whether it is a start/end range.
-FIELDS = 4
 #: Values in a thread's buffer at which the draining thread is woken, and at which the thread drains itself.
 WAKE_AT, DRAIN_AT = 40_000 * FIELDS, 80_000 * FIELDS
-#: Distinct names kept; ranges of further names are called `FURTHER_NAMES`.
-MAX_NAMES = 65_536
-FURTHER_NAMES = "(further names)"
-DOMAIN = "rlprof"
 #: How NVTX marks that state a count begin, and the seconds between two of one path.
 COUNT_MARK = "rlprof.count:"
 MARK_S = 0.1
@@ -46,68 +38,10 @@ MARK_S = 0.1
 STOP_WAIT_S = 10.0
 
 
-def _ignore(_values: Iterable[Any], /) -> None:
-    """Takes what a thread records when nothing is recorded."""
-
-
 class _Token:
     """Lives as long as its thread."""
 
     __slots__ = ("__weakref__",)
-
-
-class ThreadLog:
-    """Open and closed ranges of one thread.
-
-    Attributes
-    ----------
-    thread : int
-        The thread's number in the operating system.
-    stack : list of Annotation
-        Open push/pop ranges, outermost first.
-    loose : dict of task to list of Annotation
-        Open start/end ranges of the tasks that ran interleaved with the owner of `stack`.
-    overtaken : list of Annotation
-        Open ranges whose enclosing range ended first: they are start/end ranges now.
-    ghosts : int
-        Ranges in `stack` that another thread has closed.
-    loops : dict of task to LoopCounts
-        Loops under way of which only some steps are marked.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.thread = threading.get_native_id()
-        self.recorder = recorder
-        self.nvtx = recorder.nvtx
-        self.stack: list[Annotation] = []
-        self.loose: dict[int, list[Annotation]] = {}
-        self.overtaken: list[Annotation] = []
-        self.ghosts = 0
-        self.loops: dict[int, LoopCounts] = {}
-        self.buffer: list[Any] = []
-        self.emit: Callable[[Iterable[Any]], None] = self.buffer.extend if recorder.folder else _ignore
-
-    def owns_stack(self, task: int) -> bool:
-        """Whether a range that `task` opens now nests in this thread's stack.
-
-        It does if the innermost open range is the task's own or belongs to no task; a task with an open
-        start/end range keeps to such ranges.
-        """
-        return (not self.stack or self.stack[-1].task in (task, 0)) and task not in self.loose
-
-    def open_ranges(self) -> list[Annotation]:
-        """All open ranges, from any thread."""
-        loose = [a for group in list(self.loose.values()) for a in list(group)]
-        found = [*list(self.stack), *loose, *list(self.overtaken)]
-        # start_ns is 0 while a range is being opened, log is None once it is closed
-        return [a for a in found if a.log is self and a.start_ns]
-
-    def take(self) -> list[Any]:
-        """Remove and give what is in the buffer; safe beside the thread's own appending."""
-        count = len(self.buffer)
-        taken = self.buffer[:count]
-        del self.buffer[:count]
-        return taken
 
 
 class Recorder:
@@ -133,16 +67,14 @@ class Recorder:
         self._wake = threading.Event()
         self._pid = os.getpid()
         self._flusher: threading.Thread | None = None
-        self._writers: dict[str, PartWriter] = {}
-        self._names: dict[str, int] = {}
+        self._writer = RangeWriter(folder) if folder else None
         self._counts: dict[str, int] = {}
-        self._written_counts: dict[str, int] = {}
         self._marked_counts: dict[str, int] = {}
         self._mark_after_s = 0.0
         self._count_lock = threading.RLock()
         self._facts: dict[str, Any] = {}
+        self._failures: tuple[str, ...] = ()
         self._closed = False
-        self._too_many_names = False
 
     # --- called by the threads that are recorded
 
@@ -154,9 +86,10 @@ class Recorder:
             found = ThreadLog(self)
             self.local.log = found
             self.local.token = token = _Token()
-            self._logs.append((weakref.ref(token), found))
-            if self.folder and self._flusher is None:
-                self._begin()
+            if self.folder is not None:
+                self._logs.append((weakref.ref(token), found))
+                if self._flusher is None:
+                    self._begin()
         return found
 
     def crowded(self, log: ThreadLog) -> None:
@@ -205,22 +138,22 @@ class Recorder:
             write_process(self.folder, self._facts)
 
     def _run(self) -> None:
+        assert self.folder is not None
         while not self._closed:
             self._wake.wait(self.flush_s)
             self._wake.clear()
             with self._lock:
                 if self._closed:
                     return
-                if self.folder is not None and not self.folder.is_dir():
-                    self._closed = True  # the session is over and has taken its folder along
-                    self._silence()
-                    self._abandon_files()
+                if not self.folder.is_dir():
+                    # the session is over and has taken its folder along
+                    self._let_go()
                     return
                 self._drain()
 
     def flush(self) -> None:
         """Write everything recorded so far."""
-        if self.folder is not None and not self._closed and self._flusher is not None:
+        if not self._closed and self._flusher is not None:
             with self._lock:
                 self._drain()
 
@@ -233,7 +166,7 @@ class Recorder:
             What went wrong, one line each; empty if nothing did.
         """
         self.mark_counts()
-        if self.folder is None or self._flusher is None:
+        if self._writer is None or self._flusher is None:
             self._closed = True
             return ()
         # a signal handler may stop a recorder that its own thread is draining: then give up rather than hang
@@ -245,52 +178,42 @@ class Recorder:
             self._closed = True
             self._silence()
             now_ns = time.monotonic_ns()
-            self._drain(last=True)
-            self._write_cut(now_ns)
-            problems = self._problems()
-            if problems:
-                self._writer("notes").write({"text": list(problems)})
-            for writer in self._writers.values():
-                writer.close()
+            self._drain()
+            self._guarded(lambda writer: writer.write_cut(self._each_log(), now_ns))
+            self._guarded(lambda writer: writer.close(self._failures))
             self._facts["anchors"].append(Anchor.now().to_dict())
-            self._facts["lost_rows"] = self._lost_rows()
+            self._facts["lost_ranges"] = self._writer.lost_ranges
             self._describe()
         finally:
             self._lock.release()
         self._wake.set()
         if self._flusher is not threading.current_thread():
             self._flusher.join(timeout=1.0)
-        return problems
+        return (*self._writer.problems(), *self._failures)
 
     def forget(self) -> None:
         """Let go without writing, in the child of a fork: the files and buffers are the parent's."""
-        self._closed = True
         for log in self._each_log():
             log.nvtx = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
         self._silence()
-        self._abandon_files()
+        if self._writer is not None:
+            self._writer.abandon()
 
     def _silence(self) -> None:
         for log in self._each_log():
-            log.emit = _ignore
+            log.emit = ignore
 
-    def _abandon_files(self) -> None:
-        for writer in self._writers.values():
-            writer.abandon()
-
-    def _each_log(self) -> Iterator[ThreadLog]:
-        for _, log in list(self._logs):
-            yield log
+    def _each_log(self) -> list[ThreadLog]:
+        return [log for _, log in list(self._logs)]
 
     # --- draining; the lock is held
 
-    def _writer(self, table: str) -> PartWriter:
-        if table not in self._writers:
-            assert self.folder is not None
-            self._writers[table] = PartWriter(self.folder, table)
-        return self._writers[table]
-
-    def _drain(self, *, last: bool = False) -> None:
+    def _drain(self) -> None:
+        # a thread that ended before its buffer is taken has nothing more to come
         ended = [(ref, log) for ref, log in list(self._logs) if ref() is None]
         values: list[Any] = []
         threads: list[tuple[int, int]] = []
@@ -302,115 +225,27 @@ class Recorder:
             if not pair[1].open_ranges():
                 self._logs.remove(pair)
         if values:
-            self._write_closed(values, threads)
-        if not last:
-            self._write_open()
-        self._write_counts()
+            self._guarded(lambda writer: writer.write_closed(values, threads))
+        if not self._closed:
+            self._guarded(lambda writer: writer.write_open(self._each_log()))
+        self._guarded(lambda writer: writer.write_counts(self._all_counts()))
 
-    def _write_closed(self, values: list[Any], threads: list[tuple[int, int]]) -> None:
-        import pyarrow as pa
-
-        size = len(values) // FIELDS
-        thread = [pa.repeat(pa.scalar(t, pa.int64()), n) for t, n in threads]
-        self._writer("ranges").write(
-            {
-                "name": self._name_column(values[0::FIELDS]),
-                "start_ns": pa.array(values[1::FIELDS], pa.int64()),
-                "end_ns": pa.array(values[2::FIELDS], pa.int64()),
-                "style": _style_column(values[3::FIELDS]),
-                "thread": pa.concat_arrays(thread),
-                "domain": _constant(DOMAIN, size),
-                "cut": pa.repeat(False, size),
-            }
-        )
-
-    def _write_open(self) -> None:
-        """Write ranges that are open, once each, and that the process is alive."""
-        opened = [(log, a) for log in self._each_log() for a in log.open_ranges()]
-        if not opened:
-            return
-        self._writer("alive").write({"time_ns": [time.monotonic_ns()]})
-        if fresh := [(log, a) for log, a in opened if not a.seen_open]:
-            self._writer("open_ranges").write(self._open_columns(fresh))
-            for _, a in fresh:
-                a.seen_open = True
-
-    def _write_cut(self, now_ns: int) -> None:
-        opened = [(log, a) for log in self._each_log() for a in log.open_ranges()]
-        if opened:
-            ends = {"end_ns": [max(a.start_ns, now_ns) for _, a in opened], "cut": [True] * len(opened)}
-            self._writer("ranges").write({**self._open_columns(opened), **ends})
-
-    def _open_columns(self, opened: list[tuple[ThreadLog, Annotation]]) -> dict[str, Any]:
-        return {
-            "name": self._name_column([a.name for _, a in opened]),
-            "start_ns": [a.start_ns for _, a in opened],
-            "style": _style_column([a.is_loose for _, a in opened]),
-            "thread": [log.thread for log, _ in opened],
-            "domain": _constant(DOMAIN, len(opened)),
-        }
-
-    def _write_counts(self) -> None:
-        """Write the counts that changed, those of loops under way included."""
+    def _all_counts(self) -> dict[str, int]:
+        """Counts so far, those of loops under way included."""
         counts = dict(self._counts)
         for log in self._each_log():
             for loop in list(log.loops.values()):
                 for path, count in loop.by_path().items():
                     counts[path] = counts.get(path, 0) + count
-        changed = {p: n for p, n in counts.items() if self._written_counts.get(p) != n}
-        if changed:
-            self._writer("loop_counts").write({"path": list(changed), "count": list(changed.values())})
-            self._written_counts.update(changed)
+        return counts
 
-    def _name_column(self, names: list[str]) -> Any:
-        """Names as one ever-growing dictionary, of which a file needs only what is new."""
-        import pyarrow as pa
-
-        known = self._names
-        for name in set(names):
-            if name not in known:
-                if len(known) >= MAX_NAMES:
-                    self._too_many_names = True
-                    known.setdefault(FURTHER_NAMES, len(known))
-                else:
-                    known[name] = len(known)
-        other = known.get(FURTHER_NAMES, 0)
-        places = pa.array([known.get(name, other) for name in names], pa.int32())
-        return pa.DictionaryArray.from_arrays(places, pa.array(list(known), pa.string()))
-
-    def _lost_rows(self) -> int:
-        return sum(w.lost_rows for t, w in self._writers.items() if t == "ranges")
-
-    def _problems(self) -> tuple[str, ...]:
-        problems = []
-        if lost := self._lost_rows():
-            error = next((w.error for w in self._writers.values() if w.error), None)
-            full = error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk was full" if full else f"they could not be written ({_reason(error)})"
-            problems.append(f"{lost} ranges were lost: {reason}")
-        if self._too_many_names:
-            problems.append(
-                f"over {MAX_NAMES} distinct names: later ones are called {FURTHER_NAMES!r}"
-                " (give ranges constant names)"
-            )
-        return tuple(problems)
-
-
-def _reason(error: OSError | None) -> str:
-    return "an earlier error" if error is None else (error.strerror or type(error).__name__)
-
-
-def _constant(text: str, size: int) -> Any:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), size), pa.array([text]))
-
-
-def _style_column(loose: list[bool]) -> Any:
-    import pyarrow as pa
-
-    styles = pa.array(["push_pop", "start_end"])
-    return pa.DictionaryArray.from_arrays(pa.array([int(x) for x in loose], pa.int32()), styles)
+    def _guarded(self, write: Callable[[RangeWriter], None]) -> None:
+        """Write, and keep any failure for the end: the program that is recorded must not see it."""
+        if self._writer is not None:
+            try:
+                write(self._writer)
+            except Exception as error:
+                self._failures = (f"some ranges were lost: {type(error).__name__} while writing them",)
 
 
 def rank_facts() -> dict[str, Any]:
@@ -456,6 +291,9 @@ def start(folder: Path, *, flush_s: float = FLUSH_S) -> Recorder:
         )
     if not Path(folder).is_dir():
         raise UsageError("the session's folder does not exist", where=folder, hint="make it first")
+    # now, and not in the draining thread: a fork in the middle of its import would leave the child stuck
+    import pyarrow  # noqa: F401
+
     current = Recorder(Path(folder).absolute(), _idle.nvtx if _idle else None, flush_s)
     return current
 
