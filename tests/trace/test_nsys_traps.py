@@ -94,7 +94,7 @@ def test_any_table_may_be_missing_or_empty(tmp_path, absent, how):
 
 def test_a_needed_column_is_missing(tmp_path):
     with pytest.raises(DamagedTraceError, match="CUPTI_ACTIVITY_KIND_KERNEL has no column deviceId"):
-        made(
+        _ = made(
             tmp_path,
             drop={"CUPTI_ACTIVITY_KIND_KERNEL": ["deviceId"]},
             CUPTI_ACTIVITY_KIND_KERNEL=[{k: v for k, v in kernel(0, 1).items() if k != "deviceId"}],
