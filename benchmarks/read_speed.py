@@ -98,14 +98,17 @@ def run_once(command: list[str], limit_s: float, cwd: Path) -> Run | None:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=cwd, start_new_session=True
     )
     pid, status, usage = 0, 0, None
-    while pid == 0:
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid == 0 and time.perf_counter() - begun > limit_s:
+    try:
+        while pid == 0:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid == 0 and time.perf_counter() - begun > limit_s:
+                return None
+            time.sleep(0.002)
+    finally:
+        if pid == 0:  # too slow, or interrupted: it and what it started are ours to end
             os.killpg(process.pid, signal.SIGKILL)
             os.wait4(process.pid, 0)
             process.returncode = -signal.SIGKILL
-            return None
-        time.sleep(0.002)
     wall = time.perf_counter() - begun
     process.returncode = os.waitstatus_to_exitcode(status)
     assert usage is not None

@@ -21,7 +21,7 @@ def read_speed_table(result: dict[str, Any]) -> str:
     rows = result["rows"]
     out = [
         f"{result['date']}, {result['cpus']} CPUs ({result['cpu']}), {result['memory_gb']} GB, Python"
-        f" {result['python']}, polars {result['polars']}, SQLite {result['sqlite']}, rlprof {result['rlprof']};"
+        f" {result['python']}, polars {result['polars']}, SQLite {result['sqlite']};"
         f" load average {result['load_average_at_start']} at the start. Synthetic capture:"
         f" {rows['kernels']:,} kernels with as many API calls, {rows['ranges']:,} ranges, {rows['samples']:,}"
         " samples.",
