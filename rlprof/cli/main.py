@@ -12,6 +12,7 @@ import typer
 
 from rlprof import __version__
 from rlprof.cli.analyze import analyze
+from rlprof.cli.capture import capture
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
 from rlprof.errors import RlprofError
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(analyze)
+app.command()(capture)
 app.command()(doctor)
 app.command()(export)
 

@@ -112,3 +112,51 @@ def fraction(value: float, *, option: str) -> float:
             f"{option}: {value:g} is not a fraction", hint="write a number from 0 to 1, like 0.01"
         )
     return value
+
+
+_RATE = re.compile(r"^\s*(\d+\.?\d*|\.\d+)\s*(k|m)?(?:hz)?\s*$", re.IGNORECASE)
+
+
+def rate_hz(text: str, *, option: str = "--rate") -> float:
+    """Parse a sampling rate.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``10kHz``, ``10k``, ``500 Hz`` or ``20``.
+    option : str
+        The option it was given to, for the error.
+
+    Returns
+    -------
+    float
+        Samples per second.
+
+    Raises
+    ------
+    UsageError
+        If it is no rate above zero.
+    """
+    match = _RATE.match(text)
+    value = float(match[1]) * {"": 1, "k": 1e3, "m": 1e6}[(match[2] or "").lower()] if match else 0.0
+    if value <= 0:
+        raise UsageError(
+            f"{option}: {text!r} is not a rate", hint="write a number with Hz or kHz, like 10kHz"
+        )
+    return value
+
+
+def devices_list(text: str, *, option: str = "--devices") -> tuple[int, ...]:
+    """Parse numbers of GPUs, ``0,1``.
+
+    Raises
+    ------
+    UsageError
+        If it is no list of numbers.
+    """
+    parts = [p.strip() for p in text.split(",")]
+    if not all(p.isdecimal() for p in parts):
+        raise UsageError(
+            f"{option}: {text!r} is not a list of GPUs", hint="write their numbers, as in nvidia-smi: 0,1"
+        )
+    return tuple(sorted({int(p) for p in parts}))
