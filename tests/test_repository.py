@@ -147,3 +147,27 @@ def test_every_shipped_capture_is_described_with_its_size_and_digest() -> None:
         row = next((line for line in text.splitlines() if f"`{path.name}`" in line), "")
         assert hashlib.sha256(path.read_bytes()).hexdigest() in row, path.name
         assert f"{path.stat().st_size:,}" in row, path.name
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    shown = re.search(
+        r"\$ make demo\n.*?\n(.*?)^written: demo-report", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    assert shown is not None
+    made = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "rlprof",
+            "analyze",
+            "datasets/vla_h200.rlprof",
+            "--out",
+            str(tmp_path / "report"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown[1] == made.stdout
