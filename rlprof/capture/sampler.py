@@ -376,7 +376,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+class _NoPandas:
+    """Hides pandas from this process: pyarrow loads it where it finds it, 40 MB for nothing."""
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is not used by a sampler", name=name)
+
+
 if __name__ == "__main__":
-    # pyarrow loads pandas where it finds it, 40 MB for nothing
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NoPandas())
     sys.exit(main())
