@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, SamplerError, check_period, period_of
+from rlprof.capture.samplers.cupti_library import FOLDER
 from rlprof.errors import UsageError
 
 #: Seconds that a trial may take: loading CUPTI, a CUDA context, a few samples.
@@ -159,7 +160,8 @@ def obstacle(backend: Backend, root: Path = Path("/")) -> str | None:
     if not driver_present(root):
         return "no NVIDIA driver is installed here"
     module, package = ("cupti", "cupti-python") if backend == "cupti" else ("pynvml", "nvidia-ml-py")
-    if importlib.util.find_spec(module) is None:
+    apart = Path(os.environ.get(FOLDER) or "/nowhere", module).is_dir()
+    if not apart and importlib.util.find_spec(module) is None:
         return f"{package} is not installed: {INSTALL}"
     if backend == "cupti" and counters_reserved(root):
         from rlprof.capture.samplers.pm_counters import PERMISSION

@@ -11,11 +11,12 @@ the run does. What CUPTI does that its documentation leaves out (13.4, driver 58
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlprof.capture.samplers import cupti_library
 from rlprof.capture.samplers.base import SamplerError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class PmCounters:
         self.period_ns = period_ns
         self.buffer_bytes = buffer_bytes
         self.slots = slots
+        self._chip = "?"
         self._object: int | None = None
         self._initialized = False
         self._running = False
@@ -111,23 +113,13 @@ class PmCounters:
         SamplerError
             No library, no permission, counters held by another profiler, metric unknown or too many.
         """
-        try:
-            api = importlib.import_module("cupti.cupti")
-        except Exception as error:  # besides ImportError, its loader raises errors of its own
-            raise SamplerError(
-                f"cupti-python cannot be loaded ({type(error).__name__}: {error})",
-                hint="pip install 'rlprof[capture]'",
-            ) from error
-        self._api = api
+        self._api = cupti_library.load()
         try:
             self._take()
             self._schedule()
             self._configure()
             self._prepare_decode()
             self._start()
-        except api.cuptiError as error:
-            self.close()
-            raise _explain(api, error, self.device) from error
         except BaseException:
             self.close()
             raise
@@ -138,48 +130,38 @@ class PmCounters:
         import numpy as np
 
         api = self._api
-        api.pm_sampling_counter_data_image_initialize(self._init.ptr)
-        overflow = False
+        self._call("pm_sampling_counter_data_image_initialize", self._init)
         try:
             api.pm_sampling_decode_data(self._decode.ptr)
             overflow = bool(self._decode.overflow)
         except api.cuptiError as error:
             if error.status != api.Result.ERROR_OUT_OF_MEMORY:
-                raise _explain(api, error, self.device) from error
+                raise self._explain("pm_sampling_decode_data", error) from error
             overflow = True
-        api.pm_sampling_get_counter_data_info(self._info.ptr)
+        self._call("pm_sampling_get_counter_data_info", self._info)
         n = int(self._info.num_completed_samples)
         start, end = np.empty(n, np.int64), np.empty(n, np.int64)
         values = np.empty((n, len(self.metrics)), np.float64)
-        sample, sample_ptr, get_sample = (
-            self._sample,
-            self._sample.ptr,
-            api.pm_sampling_counter_data_get_sample_info,
-        )
-        evaluate, evaluate_ptr, run = (
-            self._evaluate,
-            self._evaluate.ptr,
-            api.profiler_host_evaluate_to_gpu_values,
-        )
-        for i in range(n):
-            sample.sample_index = i
-            get_sample(sample_ptr)
-            start[i] = sample.start_timestamp
-            end[i] = sample.end_timestamp
-            evaluate.range_index = i
-            run(evaluate_ptr)
-            values[i] = self._value
+        # the loop that most of the sampler's time goes into: nothing is looked up or made in it
+        sample, look = self._sample, api.pm_sampling_counter_data_get_sample_info
+        ask, evaluate = self._evaluate, api.profiler_host_evaluate_to_gpu_values
+        sample_ptr, ask_ptr, answer = sample.ptr, ask.ptr, self._value
+        try:
+            for i in range(n):
+                sample.sample_index = ask.range_index = i
+                look(sample_ptr)
+                start[i], end[i] = sample.start_timestamp, sample.end_timestamp
+                evaluate(ask_ptr)
+                values[i] = answer
+        except api.cuptiError as error:
+            raise self._explain("profiler_host_evaluate_to_gpu_values", error) from error
         return Decoded(start, end, values, overflow)
 
     def restart(self) -> None:
         """Start again after an overflow: the buffer gives nothing more otherwise."""
-        api = self._api
-        try:
-            self._end()
-            self._configure()
-            self._start()
-        except api.cuptiError as error:
-            raise _explain(api, error, self.device) from error
+        self._end()
+        self._configure()
+        self._start()
 
     def stop(self) -> Decoded:
         """Stop recording and read the rest."""
@@ -188,27 +170,30 @@ class PmCounters:
 
     def close(self) -> None:
         """Give the counters back."""
-        api = getattr(self, "_api", None)
-        if api is None:
-            return
         for step in (self._end, self._release_host, self._release_object, self._release_profiler):
-            try:
+            # where a step fails nothing more can be done; the process's end releases the rest
+            with contextlib.suppress(SamplerError):
                 step()
-            except api.cuptiError:  # nothing more can be done; the process's end releases the rest
-                continue
+
+    def _call(self, function: str, block: Any) -> None:
+        """Call a function of CUPTI with its parameter block, which must outlive the call."""
+        try:
+            getattr(self._api, function)(block.ptr)
+        except self._api.cuptiError as error:
+            raise self._explain(function, error) from error
 
     def _take(self) -> None:
         api = self._api
         init = _params(api, "ProfilerInitialize")
-        api.profiler_initialize(init.ptr)
+        self._call("profiler_initialize", init)
         self._initialized = True
         chip = _params(api, "DeviceGetChipName")
         chip.device_index = self.device
-        api.device_get_chip_name(chip.ptr)
-        self._chip: str = chip.p_chip_name
+        self._call("device_get_chip_name", chip)
+        self._chip = chip.p_chip_name
         enable = _params(api, "PmSamplingEnable")
         enable.device_index = self.device
-        api.pm_sampling_enable(enable.ptr)
+        self._call("pm_sampling_enable", enable)
         self._object = enable.p_pm_sampling_object
 
     def _schedule(self) -> None:
@@ -223,36 +208,19 @@ class PmCounters:
         start = _params(api, "ProfilerHostInitialize")
         start.profiler_type = api.ProfilerType.PM_SAMPLING
         start.p_chip_name = self._chip
-        api.profiler_host_initialize(start.ptr)
+        self._call("profiler_host_initialize", start)
         self._host = start.p_host_object
         add = _params(api, "ProfilerHostConfigAddMetrics")
         add.p_host_object, add.pp_metric_names, add.num_metrics = self._host, address, len(self.metrics)
-        try:
-            api.profiler_host_config_add_metrics(add.ptr)
-        except api.cuptiError as error:
-            if error.status != api.Result.ERROR_INVALID_METRIC_NAME:
-                raise
-            raise SamplerError(
-                f"the chip {self._chip} of GPU {self.device} lacks one of {', '.join(self.metrics)}",
-                hint="leave --metrics out for SM activity alone",
-            ) from error
+        self._call("profiler_host_config_add_metrics", add)
         size = _params(api, "ProfilerHostGetConfigImageSize")
         size.p_host_object = self._host
-        api.profiler_host_get_config_image_size(size.ptr)
+        self._call("profiler_host_get_config_image_size", size)
         self._config = np.zeros(size.config_image_size, dtype=np.uint8)
         image = _params(api, "ProfilerHostGetConfigImage")
         image.p_host_object = self._host
         image.p_config_image, image.config_image_size = self._config.ctypes.data, len(self._config)
-        api.profiler_host_get_config_image(image.ptr)
-        passes = _params(api, "ProfilerHostGetNumOfPasses")
-        passes.p_config_image, passes.config_image_size = self._config.ctypes.data, len(self._config)
-        api.profiler_host_get_num_of_passes(passes.ptr)
-        if passes.num_of_passes != 1:
-            raise SamplerError(
-                f"{len(self.metrics)} metrics need {passes.num_of_passes} passes on the chip {self._chip}; "
-                "only one pass can be sampled",
-                hint="ask for fewer metrics",
-            )
+        self._call("profiler_host_get_config_image", image)
 
     def _configure(self) -> None:
         api = self._api
@@ -264,7 +232,7 @@ class PmCounters:
         config.sampling_interval = self.period_ns
         config.trigger_mode = api.PmSamplingTriggerMode.GPU_TIME_INTERVAL
         config.hw_buffer_append_mode = api.PmSamplingHardwareBufferAppendMode.KEEP_OLDEST
-        api.pm_sampling_set_config(config.ptr)
+        self._call("pm_sampling_set_config", config)
 
     def _prepare_decode(self) -> None:
         import ctypes
@@ -277,7 +245,7 @@ class PmCounters:
         size.p_metric_names = address
         size.num_metrics = len(self.metrics)
         size.max_samples = self.slots
-        api.pm_sampling_get_counter_data_size(size.ptr)
+        self._call("pm_sampling_get_counter_data_size", size)
         self._image = np.zeros(size.counter_data_size, dtype=np.uint8)
         data, length = self._image.ctypes.data, len(self._image)
 
@@ -303,7 +271,7 @@ class PmCounters:
     def _start(self) -> None:
         block = _params(self._api, "PmSamplingStart")
         block.p_pm_sampling_object = self._object
-        self._api.pm_sampling_start(block.ptr)
+        self._call("pm_sampling_start", block)
         self._running = True
 
     def _end(self) -> None:
@@ -311,25 +279,59 @@ class PmCounters:
             self._running = False
             block = _params(self._api, "PmSamplingStop")
             block.p_pm_sampling_object = self._object
-            self._api.pm_sampling_stop(block.ptr)
+            self._call("pm_sampling_stop", block)
 
     def _release_host(self) -> None:
         if self._host is not None:
             block = _params(self._api, "ProfilerHostDeinitialize")
             block.p_host_object, self._host = self._host, None
-            self._api.profiler_host_deinitialize(block.ptr)
+            self._call("profiler_host_deinitialize", block)
 
     def _release_object(self) -> None:
         if self._object is not None:
             block = _params(self._api, "PmSamplingDisable")
             block.p_pm_sampling_object = self._object
             self._object = None
-            self._api.pm_sampling_disable(block.ptr)
+            self._call("pm_sampling_disable", block)
 
     def _release_profiler(self) -> None:
         if self._initialized:
             self._initialized = False
-            self._api.profiler_deinitialize(_params(self._api, "ProfilerDeInitialize").ptr)
+            block = _params(self._api, "ProfilerDeInitialize")  # must live through the call
+            self._call("profiler_deinitialize", block)
+
+    def _explain(self, function: str, error: Any) -> SamplerError:
+        """Say what an error of CUPTI means here."""
+        status, result, device = error.status, self._api.Result, self.device
+        if status == result.ERROR_INSUFFICIENT_PRIVILEGES:
+            return SamplerError(PERMISSION)
+        if status == result.ERROR_INVALID_METRIC_NAME:
+            return SamplerError(
+                f"the chip {self._chip} of GPU {device} lacks one of {', '.join(self.metrics)}",
+                hint="leave --metrics out for SM activity alone",
+            )
+        if status == result.ERROR_HARDWARE_BUSY or (
+            status == result.ERROR_INVALID_OPERATION and function == "pm_sampling_enable"
+        ):
+            return SamplerError(
+                f"the counters of GPU {device} are taken: another profiler is sampling it",
+                hint="end nsys, ncu, DCGM profiling or the other capture, then try again",
+            )
+        if status == result.ERROR_NOT_SUPPORTED and len(self.metrics) > 1:
+            return SamplerError(
+                f"{len(self.metrics)} metrics cannot be read in one pass on the chip {self._chip}",
+                hint="ask for fewer metrics",
+            )
+        if status == result.ERROR_NOT_SUPPORTED:
+            return SamplerError(
+                f"GPU {device} cannot be sampled by time: that needs Ampere GA10x, Ada, Hopper or newer"
+            )
+        if status == result.ERROR_NOT_INITIALIZED:
+            return SamplerError(
+                "CUPTI did not find its libraries libnvperf_host.so and libnvperf_target.so",
+                hint="pip install --force-reinstall nvidia-cuda-cupti",
+            )
+        return SamplerError(f"CUPTI refused to sample GPU {device}: {error} from {function}")
 
 
 def _params(api: Any, name: str) -> Any:
@@ -339,25 +341,3 @@ def _params(api: Any, name: str) -> Any:
     snake = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(words)).upper()
     block.struct_size = getattr(api, f"{snake}_PARAMS_STRUCT_SIZE")
     return block
-
-
-def _explain(api: Any, error: Any, device: int) -> SamplerError:
-    """Say what an error of CUPTI means here."""
-    status, result = error.status, api.Result
-    if status == result.ERROR_INSUFFICIENT_PRIVILEGES:
-        return SamplerError(PERMISSION)
-    if status in (result.ERROR_INVALID_OPERATION, result.ERROR_HARDWARE_BUSY):
-        return SamplerError(
-            f"the counters of GPU {device} are taken: another profiler is sampling it",
-            hint="end nsys, ncu, DCGM profiling or the other capture, then try again",
-        )
-    if status == result.ERROR_NOT_SUPPORTED:
-        return SamplerError(
-            f"GPU {device} cannot be sampled by time: that needs an Ampere GA10x, Ada, Hopper or newer chip"
-        )
-    if status == result.ERROR_NOT_INITIALIZED:
-        return SamplerError(
-            "CUPTI did not find its libraries libnvperf_host.so and libnvperf_target.so",
-            hint="pip install --force-reinstall nvidia-cuda-cupti",
-        )
-    return SamplerError(f"CUPTI refused to sample GPU {device}: {error}")
