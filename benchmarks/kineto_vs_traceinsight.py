@@ -178,6 +178,8 @@ def main() -> None:
         "machine": platform.machine(),
         "python": platform.python_version(),
         "repeats": options.repeats,
+        # another program on the machine stretches wall times of both; CPU times tell then
+        "load_1min_before": round(os.getloadavg()[0], 2),
         "versions": {
             "rlprof": version(sys.executable, "rlprof"),
             "traceinsight": version(options.peer_python, "traceinsight"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from rlprof.trace.names import scrub_home
-from rlprof.trace.tables import SCHEMAS, TableName, empty
+from rlprof.trace.tables import SCHEMAS, TableName, empty, schema
+from rlprof.trace.trace import Loaded, Loader
 
 #: Years 2000 to 2100 in ns since the Unix epoch: a clock that reads within them counts UTC.
 EPOCH_NS = (946_684_800_000_000_000, 4_102_444_800_000_000_000)
@@ -311,3 +312,12 @@ def ranges_frame(raw: pl.DataFrame, names: Names, origin_ns: int) -> pl.DataFram
 def typed(frame: pl.DataFrame, table: TableName) -> pl.DataFrame:
     """Columns of `table` in order, cast to its types."""
     return frame.select(pl.col(c).cast(t) for c, t in SCHEMAS[table].items())
+
+
+def loader(table: TableName, frame: pl.DataFrame) -> Loader:
+    """Loader of a table that is in memory already."""
+
+    def load(columns: Sequence[str] | None) -> Loaded:
+        return Loaded(frame.select(list(schema(table, columns))))
+
+    return load

@@ -16,7 +16,7 @@ Events of coroutines interleave on one thread: ranges of a name that cross other
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from rlprof.trace.chrome_events import (
     ThreadIds,
     as_int,
     counted,
+    loader,
     ranges_frame,
     us_to_ns,
     worker_label,
@@ -44,7 +45,7 @@ from rlprof.trace.chrome_events import (
 from rlprof.trace.json_stream import text_of
 from rlprof.trace.sweep import nest
 from rlprof.trace.tables import TableName, schema
-from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
+from rlprof.trace.trace import Loader, Trace, TraceMeta
 
 #: A range that outlasts the one around it by no more is cut at the latter's end: both are truncated to 1 us.
 SNAP_NS = 2_000
@@ -213,7 +214,7 @@ def _build(path: Path, lines: _Lines, events: _Collector) -> Trace:
         product="AReaL perf_tracer" if events.areal else "RLinf tracer" if named and epoch else None,
         traced=frozenset({"nvtx"}),
     )
-    loaders: dict[TableName, Loader] = {name: _loader(name, frame) for name, frame in tables.items()}
+    loaders: dict[TableName, Loader] = {name: loader(name, frame) for name, frame in tables.items()}
     only = (
         "the file holds timers of the program alone, no record of a GPU; give an nsys or PyTorch capture too"
     )
@@ -276,10 +277,3 @@ def _processes(events: _Collector, file_name: str) -> pl.DataFrame:
         label = f"rank {rank}" if rank is not None else worker_label(pid)
         rows.append((process, pid if isinstance(pid, int) else None, rank, label, file_name, None))
     return pl.DataFrame(rows, schema=schema("processes"), orient="row")
-
-
-def _loader(name: TableName, frame: pl.DataFrame) -> Loader:
-    def load(columns: Sequence[str] | None) -> Loaded:
-        return Loaded(frame.select(list(schema(name, columns))))
-
-    return load

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from rlprof.trace.chrome_events import (
     Rows,
     as_int,
     counted,
+    loader,
     ranges_frame,
     typed,
     worker_label,
@@ -48,7 +49,7 @@ from rlprof.trace.device_events import copy_kind, covered_ns, short_name, suspec
 from rlprof.trace.json_stream import EventStream
 from rlprof.trace.kineto_events import OTHER, Collector
 from rlprof.trace.tables import TableName, schema
-from rlprof.trace.trace import Loaded, Loader, Trace, TraceMeta
+from rlprof.trace.trace import Loader, Trace, TraceMeta
 
 _RANK_IN_NAME = re.compile(r"(?<![A-Za-z0-9])(?:rank[-_ ]?|r[-_]?)(\d{1,6})(?![A-Za-z0-9])", re.IGNORECASE)
 
@@ -159,7 +160,7 @@ def _build(path: Path, stream: EventStream, events: Collector) -> Trace:
         schema_version=None if version is None else str(version),
         overhead_ns=None if overhead.is_empty() else covered_ns(overhead),
     )
-    loaders: dict[TableName, Loader] = {name: _loader(name, frame) for name, frame in tables.items()}
+    loaders: dict[TableName, Loader] = {name: loader(name, frame) for name, frame in tables.items()}
     return Trace(meta, loaders, _missing(tables), tuple(notes))
 
 
@@ -271,13 +272,6 @@ def _utc(start_ns: int, document: dict[str, Any]) -> int | None:
     if base is not None and EPOCH_NS[0] <= base + start_ns <= EPOCH_NS[1]:
         return base + start_ns
     return None
-
-
-def _loader(name: TableName, frame: pl.DataFrame) -> Loader:
-    def load(columns: Sequence[str] | None) -> Loaded:
-        return Loaded(frame.select(list(schema(name, columns))))
-
-    return load
 
 
 def _missing(tables: dict[TableName, pl.DataFrame]) -> dict[TableName, str]:

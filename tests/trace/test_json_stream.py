@@ -53,7 +53,7 @@ def read(content: bytes, piece_bytes: int = 1 << 18) -> tuple[list[dict[str, Any
         return [event for piece in stream for event in piece], stream
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     events=st.lists(EVENT, max_size=12),
     head=DOCUMENT,
