@@ -60,6 +60,12 @@ def test_normalised_equals_normalise_of_each(labels):
     assert normalised(pl.Series(labels, dtype=pl.String)).to_list() == [normalise(t) for t in labels]
 
 
+def test_numbers_that_only_look_alike_are_not_taken_for_hexadecimal():
+    """``id=3x4`` is no integer, ``id=0x4`` is one; without their digits the two are the same."""
+    labels = ["load id=3x4", "load id=0x4"]
+    assert normalised(pl.Series(labels)).to_list() == ["load id=3x4", "load"]
+
+
 def test_normalised_keeps_order_and_nulls():
     labels = pl.Series(["step 1", None, "step 2", "policy"]).cast(pl.Categorical())
     assert normalised(labels).to_list() == ["step", None, "step", "policy"]
