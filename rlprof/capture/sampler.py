@@ -6,7 +6,7 @@ its parent, however that ends, and outlives the profiled program. Written are th
 ``devices`` and ``notes`` of `rlprof.capture.parts`, every half second, and a description of this process:
 
 ``{"label": "sampler", "anchors": [...], "sampler": {"backend", "source", "period_ns", "devices", "clock",
-"samples", "losses", "finished", "cpu_s", "wall_s", "peak_memory_bytes"}}``
+"samples", "losses", "finished", "cpu_s", "wall_s", "startup_cpu_s", "memory_bytes"}}``
 
 No torch and no polars are loaded here, and GPUs are numbered in the order of their PCI bus whatever
 ``CUDA_VISIBLE_DEVICES`` says: that is the order of ``nvidia-smi`` and of nsys.
@@ -140,7 +140,7 @@ class Run:
         self._folder, self._backend, self._sampler, self._devices = folder, backend, sampler, devices
         self._activity, self._notes = PartWriter(folder, "activity"), PartWriter(folder, "notes")
         self._anchors = [Anchor.now()]
-        self._began_ns = time.monotonic_ns()
+        self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
         self._waiting: list[Samples] = []
         self._samples = 0
         self._described = 0
@@ -229,7 +229,6 @@ class Run:
         from rlprof.capture.parts import write_process
 
         self._described = now = time.monotonic_ns()
-        used = resource.getrusage(resource.RUSAGE_SELF)
         facts = {
             "label": "sampler",
             "anchors": [a.to_dict() for a in self._anchors],
@@ -242,9 +241,10 @@ class Run:
                 "samples": self._samples,
                 "losses": vars(self._sampler.losses()),
                 "finished": finished,
-                "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+                "cpu_s": round(_cpu_s() - self._began_cpu_s, 3),
                 "wall_s": round((now - self._began_ns) / 1e9, 3),
-                "peak_memory_bytes": used.ru_maxrss * 1024,
+                "startup_cpu_s": round(self._began_cpu_s, 3),
+                "memory_bytes": _memory_bytes(),
             },
         }
         try:
@@ -331,6 +331,25 @@ def _repeated(text: str, count: int) -> Any:
     return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), pa.array([text]))
 
 
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _memory_bytes() -> dict[str, int]:
+    """Resident memory now: private, and mapped from files (libraries, the driver's buffers); and its peak."""
+    found = {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    names = {"RssAnon": "private", "RssFile": "files", "RssShmem": "shared"}
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in names:
+                found[names[name]] = int(value.split()[0]) * 1024
+    except (OSError, ValueError):
+        pass
+    return found
+
+
 def _greeting(backend: Backend, sampler: Sampler, devices: Sequence[Device]) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
@@ -386,4 +405,5 @@ class _NoPandas:
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas())
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a buffer for every core, and no product to compute
     sys.exit(main())

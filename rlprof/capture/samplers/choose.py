@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, SamplerError, check_period, period_of
-from rlprof.capture.samplers.cupti_library import FOLDER
+from rlprof.capture.samplers.cupti_library import APART, FOLDER
 from rlprof.errors import UsageError
 
 #: Seconds that a trial may take: loading CUPTI, a CUDA context, a few samples.
@@ -162,7 +162,7 @@ def obstacle(backend: Backend, root: Path = Path("/")) -> str | None:
     module, package = ("cupti", "cupti-python") if backend == "cupti" else ("pynvml", "nvidia-ml-py")
     apart = Path(os.environ.get(FOLDER) or "/nowhere", module).is_dir()
     if not apart and importlib.util.find_spec(module) is None:
-        return f"{package} is not installed: {INSTALL}"
+        return f"{package} is not installed: {APART if backend == 'cupti' else INSTALL}"
     if backend == "cupti" and counters_reserved(root):
         from rlprof.capture.samplers.pm_counters import PERMISSION
 

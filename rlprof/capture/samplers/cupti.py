@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 METRIC = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
 #: Between two looks at the GPU's clock, and how many looks at the start and later.
 SYNC_NS, FIRST_BURST, BURST = 1000 * MS, 64, 4
-#: Bytes that the hardware writes per record (4.2 to 7 KB were seen), and its buffer at least and at most.
-RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 8 << 10, 16 << 20, 96 << 20
+#: Bytes that the hardware writes per record (4.2 KB were seen with one metric), and its buffer at least and
+#: at most: it is memory of this process too.
+RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 96 << 20
 #: How long the first record may take.
 START_NS = 3000 * MS
 
@@ -140,9 +141,9 @@ class _Unit:
         self.method = "none"
         self.extra_metrics = list(extra_metrics)
         self._period = period_ns
-        # room for two seconds of records, and for several passes in one decode
-        buffer = min(MAX_BUFFER, max(MIN_BUFFER, 2_000 * MS // period_ns * RECORD_BYTES))
-        slots = max(256, 4 * poll_ns // period_ns)
+        # room for a second of records, and for two and a half passes in one decode: every slot costs time
+        buffer = min(MAX_BUFFER, max(MIN_BUFFER, 1_000 * MS // period_ns * RECORD_BYTES))
+        slots = max(256, 5 * poll_ns // period_ns // 2)
         self._counters = counters(device.device, period_ns, buffer, slots)
         self._make_clock = clock
         self._clock: Clock | None = None

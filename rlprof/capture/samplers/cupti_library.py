@@ -4,7 +4,7 @@ PyTorch pins an older CUPTI, and cupti-python takes whatever CUPTI lies in the e
 an older one its calls fail for no visible reason. So the right libraries are loaded first, by their path.
 Where the two cannot be installed together, install cupti-python into a folder of its own and name it:
 
-``pip install --target DIR cupti-python``, then ``RLPROF_CUPTI=DIR``.
+``pip install --target DIR cupti-python; export RLPROF_CUPTI=DIR``
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "RLPROF_CUPTI"
 PLACES = ("nvidia/cu[0-9]*/lib/libcupti.so.*", "nvidia/cuda_cupti/lib/libcupti.so.*")
 #: Loaded before it, so that it finds its own.
 HELPERS = ("libnvperf_host.so", "libnvperf_target.so")
-APART = f"pip install --target DIR cupti-python, then {FOLDER}=DIR"
+APART = f"pip install --target DIR cupti-python; export {FOLDER}=DIR"
 
 
 def use_own_folder() -> None:
@@ -107,5 +107,5 @@ def load() -> Any:
     except (ImportError, OSError, RuntimeError) as error:
         raise SamplerError(
             f"cupti-python cannot be loaded ({type(error).__name__}: {error})",
-            hint="pip install 'rlprof[capture]'",
+            hint=APART,
         ) from error
