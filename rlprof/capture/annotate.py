@@ -110,8 +110,8 @@ class Annotation:
             log.loose.setdefault(task, []).append(self)
             if nvtx is not None:
                 self.handle = nvtx.start(self.name)
-        self.log = log
         self.start_ns = _now_ns()
+        self.log = log  # last: from here on the draining thread takes the range as open
 
     def _close(self) -> None:
         end_ns = _now_ns()
@@ -132,7 +132,6 @@ class Annotation:
             _close_out_of_order(self, log, here=here)
         self.log = None
         log.emit((self.name, self.start_ns, end_ns, self.is_loose))
-        self.start_ns = 0
         self.is_loose = self.seen_open = False
         if len(log.buffer) >= WAKE_AT:
             log.recorder.crowded(log)

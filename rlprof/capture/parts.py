@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlprof.capture.columns import arrow_array
 from rlprof.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
@@ -193,12 +194,8 @@ class PartWriter:
             values = columns.get(field.name)
             if values is None:
                 arrays.append(pa.nulls(size, field.type))
-            elif isinstance(values, pa.Array):
-                arrays.append(values if values.type == field.type else values.cast(field.type))
-            elif pa.types.is_dictionary(field.type):
-                arrays.append(pa.array(values, pa.string()).dictionary_encode())
             else:
-                arrays.append(pa.array(values, field.type))
+                arrays.append(arrow_array(values, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _append(self) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import time
+from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlprof.capture.columns import arrow_array, constant
 from rlprof.capture.parts import PartWriter
-from rlprof.capture.thread_log import ThreadLog
-
-if TYPE_CHECKING:
-    from rlprof.capture.annotate import Annotation
+from rlprof.capture.thread_log import OpenRange, ThreadLog
 
 #: Values of one closed range in a thread's buffer: name, start, end, whether it is a start/end range.
 FIELDS = 4
@@ -65,47 +64,46 @@ class RangeWriter:
         threads : list of (int, int)
             Number of the thread, and how many ranges in a row are its.
         """
-        import pyarrow as pa
-
         size = len(values) // FIELDS
-        thread = [pa.repeat(pa.scalar(t, pa.int64()), n) for t, n in threads]
+        thread = array("q")
+        for number, count in threads:
+            thread.extend(array("q", [number]) * count)
         self._writer("ranges").write(
             {
                 "name": self._name_column(values[0::FIELDS]),
-                "start_ns": pa.array(values[1::FIELDS], pa.int64()),
-                "end_ns": pa.array(values[2::FIELDS], pa.int64()),
+                "start_ns": values[1::FIELDS],
+                "end_ns": values[2::FIELDS],
                 "style": _style_column(values[3::FIELDS]),
-                "thread": pa.concat_arrays(thread),
-                "domain": _constant(DOMAIN, size),
-                "cut": pa.repeat(False, size),
+                "thread": thread,
+                "domain": constant(DOMAIN, size),
+                "cut": [False] * size,
             }
         )
 
     def write_open(self, logs: list[ThreadLog]) -> None:
         """Write ranges that are open, once each, and that the process is alive."""
-        opened = [(log, a) for log in logs for a in log.open_ranges()]
+        opened = [r for log in logs for r in log.open_ranges()]
         if not opened:
             return
         self._writer("alive").write({"time_ns": [time.monotonic_ns()]})
-        if fresh := [(log, a) for log, a in opened if not a.seen_open]:
+        if fresh := [r for r in opened if not r.annotation.seen_open]:
             self._writer("open_ranges").write(self._open_columns(fresh))
-            for _, a in fresh:
-                a.seen_open = True
+            for r in fresh:
+                r.annotation.seen_open = True
 
     def write_cut(self, logs: list[ThreadLog], now_ns: int) -> None:
         """Write the ranges that are open as cut now."""
-        opened = [(log, a) for log in logs for a in log.open_ranges()]
-        if opened:
-            ends = {"end_ns": [max(a.start_ns, now_ns) for _, a in opened], "cut": [True] * len(opened)}
+        if opened := [r for log in logs for r in log.open_ranges()]:
+            ends = {"end_ns": [max(r.start_ns, now_ns) for r in opened], "cut": [True] * len(opened)}
             self._writer("ranges").write({**self._open_columns(opened), **ends})
 
-    def _open_columns(self, opened: list[tuple[ThreadLog, Annotation]]) -> dict[str, Any]:
+    def _open_columns(self, opened: list[OpenRange]) -> dict[str, Any]:
         return {
-            "name": self._name_column([a.name for _, a in opened]),
-            "start_ns": [a.start_ns for _, a in opened],
-            "style": _style_column([a.is_loose for _, a in opened]),
-            "thread": [log.thread for log, _ in opened],
-            "domain": _constant(DOMAIN, len(opened)),
+            "name": self._name_column([r.annotation.name for r in opened]),
+            "start_ns": [r.start_ns for r in opened],
+            "style": _style_column([r.is_loose for r in opened]),
+            "thread": [r.thread for r in opened],
+            "domain": constant(DOMAIN, len(opened)),
         }
 
     def write_counts(self, counts: dict[str, int]) -> None:
@@ -128,8 +126,8 @@ class RangeWriter:
                 else:
                     known[name] = len(known)
         other = known.get(FURTHER_NAMES, 0)
-        places = pa.array([known.get(name, other) for name in names], pa.int32())
-        return pa.DictionaryArray.from_arrays(places, pa.array(list(known), pa.string()))
+        places = arrow_array([known.get(name, other) for name in names], pa.int32())
+        return pa.DictionaryArray.from_arrays(places, arrow_array(list(known), pa.string()))
 
     @property
     def lost_ranges(self) -> int:
@@ -156,14 +154,8 @@ def _reason(error: OSError | None) -> str:
     return "an earlier error" if error is None else (error.strerror or type(error).__name__)
 
 
-def _constant(text: str, size: int) -> Any:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), size), pa.array([text]))
-
-
 def _style_column(loose: list[bool]) -> Any:
     import pyarrow as pa
 
-    styles = pa.array(["push_pop", "start_end"])
-    return pa.DictionaryArray.from_arrays(pa.array([int(x) for x in loose], pa.int32()), styles)
+    styles = arrow_array(["push_pop", "start_end"], pa.string())
+    return pa.DictionaryArray.from_arrays(arrow_array([int(x) for x in loose], pa.int32()), styles)

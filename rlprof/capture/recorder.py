@@ -20,7 +20,7 @@ from typing import Any
 
 from rlprof.capture.clock import Anchor
 from rlprof.capture.loop_counts import LoopCounts
-from rlprof.capture.parts import write_process
+from rlprof.capture.parts import part_schema, write_process
 from rlprof.capture.range_writer import FIELDS, RangeWriter
 from rlprof.capture.thread_log import ThreadLog, ignore
 from rlprof.errors import UsageError
@@ -64,7 +64,9 @@ class Recorder:
         self.local = threading.local()
         self._logs: list[tuple[weakref.ref[_Token], ThreadLog]] = []
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        # released to wake the draining thread: unlike an Event, safe within a signal handler
+        self._wake = threading.Lock()
+        self._wake.acquire()
         self._pid = os.getpid()
         self._flusher: threading.Thread | None = None
         self._writer = RangeWriter(folder) if folder else None
@@ -76,6 +78,11 @@ class Recorder:
         self._failures: tuple[str, ...] = ()
         self._closed = False
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether ranges are written."""
+        return self.folder is not None and not self._closed
+
     # --- called by the threads that are recorded
 
     def log(self) -> ThreadLog:
@@ -86,7 +93,7 @@ class Recorder:
             found = ThreadLog(self)
             self.local.log = found
             self.local.token = token = _Token()
-            if self.folder is not None:
+            if self.is_recording:
                 self._logs.append((weakref.ref(token), found))
                 if self._flusher is None:
                     self._begin()
@@ -94,13 +101,17 @@ class Recorder:
 
     def crowded(self, log: ThreadLog) -> None:
         """Drain before the flush time: called when a buffer has grown past `WAKE_AT`."""
-        self._wake.set()
+        self._wake_up()
         # never wait here: the lock may be held by this very thread, below a signal handler or a finaliser
         if len(log.buffer) >= DRAIN_AT and self._lock.acquire(blocking=False):
             try:
                 self._drain()
             finally:
                 self._lock.release()
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(RuntimeError):  # awake already
+            self._wake.release()
 
     def add_counts(self, counts: LoopCounts) -> None:
         """Take over the counts of a loop that ended, and tell NVTX."""
@@ -140,8 +151,7 @@ class Recorder:
     def _run(self) -> None:
         assert self.folder is not None
         while not self._closed:
-            self._wake.wait(self.flush_s)
-            self._wake.clear()
+            self._wake.acquire(timeout=self.flush_s)
             with self._lock:
                 if self._closed:
                     return
@@ -186,7 +196,7 @@ class Recorder:
             self._describe()
         finally:
             self._lock.release()
-        self._wake.set()
+        self._wake_up()
         if self._flusher is not threading.current_thread():
             self._flusher.join(timeout=1.0)
         return (*self._writer.problems(), *self._failures)
@@ -200,6 +210,8 @@ class Recorder:
     def _let_go(self) -> None:
         self._closed = True
         self._silence()
+        for log in self._each_log():
+            log.take()
         if self._writer is not None:
             self._writer.abandon()
 
@@ -291,9 +303,9 @@ def start(folder: Path, *, flush_s: float = FLUSH_S) -> Recorder:
         )
     if not Path(folder).is_dir():
         raise UsageError("the session's folder does not exist", where=folder, hint="make it first")
-    # now, and not in the draining thread: a fork in the middle of its import would leave the child stuck
-    import pyarrow  # noqa: F401
-
+    # imports what writing needs: in the draining thread, a fork in the middle of that would leave the child
+    # stuck, and at the end of a short program it fails
+    part_schema("ranges")
     current = Recorder(Path(folder).absolute(), _idle.nvtx if _idle else None, flush_s)
     return current
 
@@ -352,9 +364,29 @@ def _at_exit(recorder: Recorder) -> None:
         Finalize(None, end, exitpriority=0)
 
 
-def _after_fork() -> None:
+# the recorder whose drains wait for a fork
+_held: Recorder | None = None
+
+
+def _before_fork() -> None:
+    """Wait for a drain that is under way: the child would inherit locks of its libraries as they are."""
+    global _held  # noqa: PLW0603
+    recorder = current
+    if recorder is not None and recorder._lock.acquire(timeout=STOP_WAIT_S):
+        _held = recorder
+
+
+def _after_fork_in_parent() -> None:
+    global _held
+    held, _held = _held, None
+    if held is not None:
+        held._lock.release()
+
+
+def _after_fork_in_child() -> None:
     """In the child: join the parent's session as a process of its own."""
-    global current, _idle  # noqa: PLW0603
+    global current, _idle, _held  # noqa: PLW0603
+    _held = None
     parent, idle = current, _idle
     if idle is not None:
         _idle = Recorder(None, idle.nvtx)
@@ -365,4 +397,6 @@ def _after_fork() -> None:
         current = _idle
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)

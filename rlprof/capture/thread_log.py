@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlprof.capture.loop_counts import LoopCounts
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
 def ignore(_values: Iterable[Any], /) -> None:
     """Takes what a thread records when nothing is recorded."""
+
+
+class OpenRange(NamedTuple):
+    """What is known of a range that has not ended."""
+
+    annotation: Annotation
+    thread: int
+    start_ns: int
+    is_loose: bool
 
 
 class ThreadLog:
@@ -46,7 +55,7 @@ class ThreadLog:
         self.ghosts = 0
         self.loops: dict[int, LoopCounts] = {}
         self.buffer: list[Any] = []
-        self.emit: Callable[[Iterable[Any]], None] = self.buffer.extend if recorder.folder else ignore
+        self.emit: Callable[[Iterable[Any]], None] = self.buffer.extend if recorder.is_recording else ignore
 
     def owns_stack(self, task: int) -> bool:
         """Whether a range that `task` opens now nests in this thread's stack.
@@ -56,12 +65,12 @@ class ThreadLog:
         """
         return (not self.stack or self.stack[-1].task in (task, 0)) and task not in self.loose
 
-    def open_ranges(self) -> list[Annotation]:
+    def open_ranges(self) -> list[OpenRange]:
         """All open ranges, from any thread."""
         loose = [a for group in list(self.loose.values()) for a in list(group)]
         found = [*list(self.stack), *loose, *list(self.overtaken)]
-        # start_ns is 0 while a range is being opened, log is None once it is closed
-        return [a for a in found if a.log is self and a.start_ns]
+        # log is None until a range is open and once it is closed, which may happen meanwhile
+        return [OpenRange(a, self.thread, a.start_ns, a.is_loose) for a in found if a.log is self]
 
     def take(self) -> list[Any]:
         """Remove and give what is in the buffer; safe beside the thread's own appending."""
