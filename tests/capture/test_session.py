@@ -1,0 +1,322 @@
+"""Sessions: everything on a real host sampler, without a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import rlprof
+from rlprof.capture.assemble import SESSION_FILE, SessionFacts, assemble
+from rlprof.capture.clock import Anchor
+from rlprof.capture.parts import read_parts
+from rlprof.capture.session import ENVIRONMENT, Options, Session, run_command, span_of
+from rlprof.errors import DamagedTraceError, OutputError, UsageError
+
+PROGRAM = """
+import os, sys, time
+import rlprof
+if os.environ.get("ATTACH_CHILD"):
+    import multiprocessing
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+def child():
+    with rlprof.annotate("simulator"):
+        spin(0.15)
+if __name__ == "__main__":
+    print("go", flush=True)
+    for i in range(int(sys.argv[1])):
+        with rlprof.annotate("iteration"):
+            with rlprof.annotate("policy"):
+                spin(0.1)
+            time.sleep(0.1)
+            if os.environ.get("ATTACH_CHILD"):
+                p = multiprocessing.get_context("spawn").Process(target=child)
+                p.start()
+                p.join()
+    sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+"""
+
+
+@pytest.fixture
+def program(tmp_path) -> list[str]:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return [sys.executable, str(path)]
+
+
+def host(out: Path, **more) -> Session:
+    return Session(out, Options(backend="host", rate_hz=20), **more)
+
+
+def nodes(path: Path) -> dict[str, int]:
+    frame = rlprof.read(path).windows().frame
+    return dict(frame.group_by("node").agg(pl.col("count").sum()).iter_rows())
+
+
+def test_a_block_is_captured(tmp_path):
+    out = tmp_path / "run.rlprof"
+    with rlprof.capture(out, backend="host", rate_hz=20) as session:
+        assert os.environ[ENVIRONMENT] == str(session.folder)
+        for _ in range(3):
+            with rlprof.annotate("iteration"), rlprof.annotate("policy"):
+                time.sleep(0.2)
+    trace = rlprof.read(out)
+    report = trace.windows()
+    assert report.activity_source == "host_cores"
+    assert report.iteration.count == 3
+    assert nodes(out) == {"iteration": 3, "iteration/policy": 3}
+    assert report.iteration.total_s == pytest.approx(0.6, abs=0.2)
+    # ranges and samples are on one clock: the samples cover the ranges
+    assert report.frame["coverage"].min() > 0.9
+    assert trace.meta.utc_origin_ns == pytest.approx(time.time_ns(), abs=60e9)
+    assert trace.processes["pid"].to_list() == [os.getpid()]
+    assert ENVIRONMENT not in os.environ
+    assert [p.name for p in tmp_path.iterdir()] == ["run.rlprof"]
+
+
+def test_an_exception_still_leaves_a_capture(tmp_path):
+    with (
+        pytest.raises(ZeroDivisionError),
+        rlprof.capture(tmp_path / "run.rlprof", backend="none"),
+        rlprof.annotate("iteration"),
+    ):
+        1 / 0  # noqa: B018
+    assert nodes(tmp_path / "run.rlprof") == {"iteration": 1}
+
+
+def test_sessions_do_not_nest(tmp_path):
+    with (
+        rlprof.capture(tmp_path / "a.rlprof", backend="none"),
+        pytest.raises(UsageError, match="running already"),
+    ):
+        rlprof.capture(tmp_path / "b.rlprof", backend="none")
+
+
+def test_output_that_exists_is_kept_without_force(tmp_path):
+    out = tmp_path / "run.rlprof"
+    out.write_text("precious")
+    with pytest.raises(OutputError, match="exists already"):
+        host(out).start()
+    assert out.read_text() == "precious"
+    with rlprof.capture(out, backend="none", force=True), rlprof.annotate("a"):
+        pass
+    assert nodes(out) == {"a": 1}
+
+
+def test_parts_of_an_earlier_session_are_kept_without_force(tmp_path):
+    (tmp_path / "run.rlprof.parts").mkdir()
+    with pytest.raises(OutputError, match="earlier session"):
+        host(tmp_path / "run.rlprof").start()
+
+
+def test_a_rate_outside_the_range_leaves_nothing_behind(tmp_path):
+    session = Session(tmp_path / "run.rlprof", Options(backend="host", rate_hz=5000))
+    with pytest.raises(UsageError, match="outside the range of the host sampler"):
+        session.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", ["cupti", "nvml"])
+def test_a_sampler_that_cannot_work_says_why(tmp_path, backend):
+    from rlprof.capture.samplers.choose import driver_present
+
+    if driver_present():
+        pytest.skip("an NVIDIA driver is installed here")
+    with pytest.raises(rlprof.RlprofError, match="no NVIDIA driver"):
+        Session(tmp_path / "run.rlprof", Options(backend=backend)).start()
+
+
+def test_a_program_and_its_child_processes(tmp_path, program, monkeypatch):
+    monkeypatch.setenv("ATTACH_CHILD", "1")
+    code, made = run_command([*program, "2"], host(tmp_path / "run.rlprof"))
+    assert code == 0
+    assert nodes(made) == {"iteration": 2, "iteration/policy": 2, "simulator": 2}
+    trace = rlprof.read(made)
+    assert trace.processes.height == 3
+    assert trace.windows().activity_source == "host_cores"
+
+
+def test_the_exit_code_is_the_programs(tmp_path, program):
+    code, made = run_command([*program, "1", "7"], host(tmp_path / "run.rlprof"))
+    assert code == 7
+    assert nodes(made)["iteration"] == 1
+
+
+def test_a_command_that_does_not_exist(tmp_path):
+    with pytest.raises(UsageError, match="command not found: nonesuch"):
+        run_command(["nonesuch"], host(tmp_path / "run.rlprof"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_span_of_ranges_is_kept(tmp_path, program):
+    code, made = run_command(
+        [*program, "6"], host(tmp_path / "run.rlprof"), start_on="iteration", stop_after=2
+    )
+    assert code == 0
+    trace = rlprof.read(made)
+    whole = trace.ranges.filter(~pl.col("cut") & (pl.col("name") == "iteration"))
+    assert whole.height == 2
+    assert trace.samples["end_ns"].max() <= trace.meta.end_ns + 60_000_000
+    assert trace.meta.duration_ns < 0.6e9
+
+
+def test_cli_captures_and_passes_the_exit_code_on(tmp_path, program):
+    out = tmp_path / "run.rlprof"
+    done = cli("--backend", "host", "--rate", "20Hz", "-o", out, "--", *program, "1", "3")
+    assert (done.returncode, "written:" in done.stderr) == (3, True)
+    assert nodes(out) == {"iteration": 1, "iteration/policy": 1}
+
+
+def cli(*arguments, **more) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rlprof", "capture", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--", "true"], "no output is named"),
+        (["-o", "run.rlprof"], "no program is named"),
+        (["-o", "run.rlprof", "--", "nonesuch"], "command not found"),
+        (["-o", "run.rlprof", "--rate", "fast", "--", "true"], "is not a rate"),
+        (["-o", "run.rlprof", "--devices", "a", "--", "true"], "is not a list of GPUs"),
+        (["-o", "run.rlprof", "--stop-after", "2", "--", "true"], "--start-on"),
+        (["-o", "run.rlprof", "--backend", "magic", "--", "true"], "magic"),
+        (["-o", "no/such/folder/run.rlprof", "--", "true"], "cannot be made"),
+        (["--assemble", "nothing.parts", "-o", "run.rlprof"], "not the folder of a capture session"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(tmp_path, arguments, says):
+    done = cli(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_and_leaves_a_readable_capture(tmp_path, program, number):
+    out = tmp_path / "run.rlprof"
+    command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *program]
+    running = subprocess.Popen([*command, "200"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    assert running.stdout.readline() == "go\n"
+    time.sleep(0.7)
+    running.send_signal(number)
+    assert running.wait(60) not in (0, None)
+    assert nodes(out)["iteration"] >= 1
+
+
+def test_kill_9_of_the_program_leaves_what_was_drained(tmp_path, program):
+    """The sampler belongs to the session and goes on; the ranges are those of the last flush."""
+    pid = tmp_path / "pid"
+    wrapped = ["sh", "-c", f"echo $$ > {pid}; exec {program[0]} {program[1]} 200"]
+    out = tmp_path / "run.rlprof"
+    command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *wrapped]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "go\n"
+    time.sleep(1.6)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert running.wait(60) == 128 + 9
+    trace = rlprof.read(out)
+    assert nodes(out)["iteration"] >= 2
+    assert trace.samples["end_ns"].max() > trace.ranges["end_ns"].max() - 300_000_000
+
+
+def test_kill_9_of_the_session_leaves_parts_to_assemble(tmp_path, program):
+    out = tmp_path / "run.rlprof"
+    command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *program]
+    running = subprocess.Popen([*command, "8"], stdout=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "go\n"
+    time.sleep(1.0)
+    running.kill()
+    running.wait()
+    running.stdout.read()  # until the program, which goes on, has ended
+    time.sleep(0.5)
+    folder = tmp_path / "run.rlprof.parts"
+    assert (folder / SESSION_FILE).is_file()
+    done = cli("--assemble", folder, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert nodes(out)["iteration"] >= 3
+    assert any("broken off" in n for n in rlprof.read(out).notes)
+
+
+def test_nothing_personal_is_stored(tmp_path, program, monkeypatch):
+    """Variables, user, host, command line and paths of the program stay out of parts and capture."""
+    import getpass
+    import socket
+
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2-token")
+    session = host(tmp_path / "run.rlprof")
+    session.start()
+    environment = {**os.environ, **session.environment()}
+    subprocess.run([*program, "1"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    session.end_sampler()
+    held = b"".join(p.read_bytes() for p in session.folder.iterdir())
+    made = session.stop()
+    for secret in (
+        "hunter2-token",
+        socket.gethostname(),
+        str(tmp_path),
+        "program.py",
+        f"{Path.home()}/",
+    ):
+        assert secret.encode() not in held
+        assert secret.encode() not in made.read_bytes()
+    assert getpass.getuser() in ("root",) or getpass.getuser().encode() not in held
+
+
+def test_disk_full_at_the_end_keeps_the_parts(tmp_path):
+    session = Session(tmp_path / "run.rlprof", Options(backend="none"))
+    session.start()
+    session.out = tmp_path / "gone" / "run.rlprof"
+    with pytest.raises(OutputError, match="--assemble"):
+        session.stop()
+    assert session.folder.is_dir()
+    assert SessionFacts.read(session.folder).end_ns is not None
+    assert assemble(session.folder, tmp_path / "again.rlprof").is_file()
+
+
+def test_a_folder_that_is_none_of_a_session(tmp_path):
+    with pytest.raises(DamagedTraceError, match="not the folder of a capture session"):
+        assemble(tmp_path, tmp_path / "x.rlprof")
+
+
+def test_session_facts_round_trip(tmp_path):
+    facts = SessionFacts(
+        5, Anchor(5, 10**18, 7), 9, Anchor(9, 10**18 + 4, 7), "host", 20.0, ("nvtx",), (6, None)
+    )
+    facts.write(tmp_path)
+    assert SessionFacts.read(tmp_path) == facts
+
+
+def test_span_of_a_session_without_such_ranges(tmp_path):
+    assert span_of(tmp_path, "iteration", 2) == (None, None)
+    assert read_parts(tmp_path) == ()
+
+
+def test_capture_needs_no_polars(tmp_path):
+    """Lean GPU machines have numpy and pyarrow; a whole session must work there."""
+    script = f"""
+import sys
+class Hide:
+    def find_spec(self, name, *_):
+        if name in ("polars", "torch", "altair"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+import rlprof
+with rlprof.capture({str(tmp_path / "run.rlprof")!r}, backend="host"):
+    with rlprof.annotate("iteration"):
+        pass
+assert "polars" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert nodes(tmp_path / "run.rlprof") == {"iteration": 1}
