@@ -107,7 +107,8 @@ class DeviceClockMap:
         self._knots.append(new)
         self._since.append(new.device_ns - self._knots[0].device_ns)
         self._closest = min(new.width_ns, new.width_ns if self._closest is None else self._closest)
-        self._offsets.append(new.low_ns + self._closest // 2)
+        steady = new.width_ns <= DISTURBED * self._closest
+        self._offsets.append(new.low_ns + (new.width_ns if steady else self._closest) // 2)
 
     @property
     def known_until_ns(self) -> int | None:
@@ -159,11 +160,14 @@ class DeviceClockMap:
 
     @property
     def uncertainty_ns(self) -> int | None:
-        """Bound of the error of `to_host`: half the bounds of undisturbed bursts and what others strayed."""
+        """Bound of the error of `to_host`: of undisturbed bursts, and beyond that how far others strayed."""
         if not self._knots:
             return None
         steady = self._steady()
-        half = max(self._knots[i].width_ns for i in steady) // 2
+        half = max(
+            max(self._offsets[i] - self._knots[i].low_ns, self._knots[i].high_ns - self._offsets[i])
+            for i in steady
+        )
         line = self._line(steady)
         return half + max(
             (abs(self._offsets[i] - round(line(i))) for i in range(len(self._knots)) if i not in steady),

@@ -1,0 +1,94 @@
+"""The DCGM sampler on recorded answers of ``dcgmi dmon``, replayed by a script in its place."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from rlprof.capture.samplers.base import MS, SamplerError
+from rlprof.capture.samplers.dcgm import DcgmSampler, parse_row
+
+#: As `dcgmi dmon -e 1002 -d 100` prints them (DCGM 3.3): the heading comes again every so often.
+RECORDED = """#Entity   SMACT
+ID
+GPU 1     0.000
+GPU 0     N/A
+GPU 1     0.518
+GPU 0     0.992
+#Entity   SMACT
+ID
+GPU 1     0.517
+GPU 0     0.991
+"""
+
+
+def program(tmp_path: Path, text: str, *, pause_s: float = 0.02, then: str = "sleep 30") -> str:
+    """A ``dcgmi`` that prints recorded lines."""
+    path = tmp_path / "dcgmi"
+    lines = "\n".join(f"echo '{line}'; sleep {pause_s}" for line in text.splitlines())
+    path.write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/arguments"\n{lines}\n{then}\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("GPU 0     0.518", (0, 0.518)),
+        ("    GPU 12   1.000  ", (12, 1.0)),
+        ("GPU 0     N/A", (0, None)),
+        ("GPU 0     140737488355328.000", (0, None)),  # DCGM's blank value
+        ("#Entity   SMACT", None),
+        ("ID", None),
+        ("", None),
+        ("GPU-I 0   0.5", None),
+    ],
+)
+def test_rows_are_read(line: str, row: object) -> None:
+    assert parse_row(line) == row
+
+
+def test_recorded_answers_become_samples(tmp_path: Path) -> None:
+    sampler = DcgmSampler([0, 1], 100 * MS, program(tmp_path, RECORDED))
+    devices = sampler.start()
+    assert [d.device for d in devices] == [1]  # the first answer says which are watched
+    got, limit = [], time.monotonic() + 5
+    while sum(s.device == 0 for s in got) < 2 and time.monotonic() < limit:
+        time.sleep(0.02)
+        got += sampler.drain()
+    sampler.stop()
+    assert [round(float(s.active_frac[0]), 3) for s in got if s.device == 1] == [0.518, 0.517]
+    assert [round(float(s.active_frac[0]), 3) for s in got if s.device == 0] == [0.992, 0.991]
+    assert all(s.end_ns[0] > s.start_ns[0] for s in got)
+    assert (tmp_path / "arguments").read_text().split() == ["dmon", "-e", "1002", "-d", "100", "-i", "0,1"]
+
+
+def test_an_answer_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
+    text = "GPU 0     0.1\nGPU 0     N/A\nGPU 0     0.3\n"
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, text, pause_s=0.2))
+    sampler.start()
+    got, limit = [], time.monotonic() + 5
+    while not got and time.monotonic() < limit:
+        time.sleep(0.02)
+        got += sampler.drain()
+    sampler.stop()
+    losses = sampler.losses()
+    assert losses.invalid == 1
+    assert losses.gaps >= 1
+    assert float(got[-1].active_frac[0]) == 0.3
+
+
+def test_without_a_host_engine_its_words_are_passed_on(tmp_path: Path) -> None:
+    said = "Error: unable to establish a connection to the specified host: localhost"
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, said, then="exit 1"))
+    with pytest.raises(SamplerError, match="unable to establish a connection"):
+        sampler.start()
+
+
+def test_without_dcgm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SamplerError, match="DCGM is not installed"):
+        DcgmSampler(None, 100 * MS).start()
