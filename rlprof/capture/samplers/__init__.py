@@ -13,23 +13,19 @@ nvml    ``SM_UTIL`` by NVML's GPM                           100 ms to 10 s      
 host    busy share of the cores available to the process    20 ms to 10 s            Linux
 ======  ==================================================  =======================  =====================
 
-`choose` picks the best that works and says why the better ones do not. `nsys` is no sampler of this kind:
-Nsight Systems starts the program itself; `rlprof.capture.samplers.nsys` gives its command line.
+`choose.choose` picks the best that works and says why the better ones do not. `nsys` is no sampler of this
+kind: Nsight Systems starts the program itself; `rlprof.capture.samplers.nsys` gives its command line.
 """
 
 from __future__ import annotations
 
 from rlprof.capture.samplers.base import BACKENDS, Backend, Limits, SamplerError, Samples, check_period
-from rlprof.capture.samplers.choose import Choice, Rejection, choose
 
 __all__ = [
     "BACKENDS",
     "Backend",
-    "Choice",
     "Limits",
-    "Rejection",
     "SamplerError",
     "Samples",
     "check_period",
-    "choose",
 ]

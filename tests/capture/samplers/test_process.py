@@ -1,0 +1,256 @@
+"""The sampler process: how it starts, writes, and ends; with the host sampler, which runs everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlprof.capture import sampler as module
+from rlprof.capture.parts import read_parts
+from rlprof.capture.sampler import GRAIN, Run, loss_notes, make_sampler
+from rlprof.capture.samplers.base import Device, Losses, SamplerError, Samples
+from rlprof.errors import UsageError
+from tests.conftest import ROOT
+
+COMMAND = [sys.executable, "-m", "rlprof.capture.sampler"]
+
+
+def start(folder: Path, *more: str, **options: Any) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [*COMMAND, "--backend", "host", "--rate-hz", "50", "--folder", str(folder), *more],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> tuple[str, dict[str, Any]]:
+    assert process.stdout is not None
+    word, _, rest = process.stdout.readline().partition(" ")
+    return word, json.loads(rest)
+
+
+def parts(folder: Path) -> Any:
+    (found,) = read_parts(folder)
+    return found
+
+
+@pytest.mark.parametrize("how", ["stdin", "term"])
+def test_it_samples_until_told_to_stop(tmp_path: Path, how: str) -> None:
+    process = start(tmp_path)
+    word, greeting = first_line(process)
+    assert (word, greeting["backend"], greeting["source"]) == ("ready", "host", "host_cores")
+    began = time.monotonic_ns()
+    time.sleep(1.2)
+    if how == "term":
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    else:
+        process.communicate(timeout=10)
+        assert process.returncode == 0
+    ended = time.monotonic_ns()
+    found = parts(tmp_path)
+    assert found.notes == ()
+    activity = found.tables["activity"]
+    assert set(activity["source"].to_pylist()) == {"host_cores"}
+    assert set(activity["device"].to_pylist()) == {-1}
+    start_ns, end_ns = activity["start_ns"].to_numpy(), activity["end_ns"].to_numpy()
+    assert len(start_ns) > 20
+    assert start_ns[0] <= began + 10**8
+    assert began + 10**9 < end_ns[-1] <= ended
+    assert np.array_equal(start_ns[1:], end_ns[:-1])
+    said = found.facts["sampler"]
+    assert said["finished"]
+    assert said["samples"] == len(start_ns)
+    assert said["losses"]["lost_samples"] == 0
+    assert said["memory_bytes"]["private"] < 300e6
+    assert len(found.facts["anchors"]) == 2
+    assert str(os.getuid()) != "x"
+    assert "/" not in json.dumps(found.facts)  # no path, no command
+
+
+def test_it_dies_with_its_parent_and_keeps_what_it_had(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        f"p = subprocess.Popen({COMMAND!r} + ['--backend', 'host', '--folder', {str(tmp_path)!r}],"
+        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(p.stdout.readline().decode().split()[0], p.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    word, pid = parent.stdout.readline().split()
+    assert word == "ready"
+    time.sleep(1.0)
+    parent.kill()
+    parent.wait()
+    limit = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    found = parts(tmp_path)
+    assert found.facts["sampler"]["finished"]
+    assert found.tables["activity"].num_rows > 5
+
+
+def test_when_it_is_killed_all_but_the_last_moment_is_there(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    first_line(process)
+    time.sleep(1.6)
+    process.kill()
+    process.wait()
+    at = time.monotonic_ns()
+    found = parts(tmp_path)
+    assert not found.facts["sampler"]["finished"]
+    assert at - found.tables["activity"]["end_ns"].to_numpy().max() < 1.2e9
+
+
+def test_ctrl_c_of_the_group_does_not_end_it(tmp_path: Path) -> None:
+    process = start(tmp_path, start_new_session=True)
+    first_line(process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--backend", "host", "--rate-hz", "1000"], "outside the range of the host sampler"),
+        (["--backend", "host", "--rate-hz", "0"], "is no rate"),
+        (["--backend", "host", "--metrics", "x"], "reads SM activity alone"),
+        (["--backend", "cupti", "--devices", "zero"], "names no GPUs"),
+        (["--backend", "cupti", "--rate-hz", "1"], "outside the range of the cupti sampler"),
+    ],
+)
+def test_what_cannot_be_is_said_on_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--folder", str(tmp_path), *arguments],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    word, _, rest = done.stdout.partition(" ")
+    assert word == "failed"
+    assert says in json.loads(rest)["what"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_without_a_driver_is_told_so(tmp_path: Path) -> None:
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has a driver")
+    done = subprocess.run(
+        [*COMMAND, "--backend", "cupti", "--probe"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "no NVIDIA driver" in done.stdout) == (2, True)
+
+
+def test_neither_torch_nor_polars_nor_pandas_is_loaded() -> None:
+    code = (
+        "import json, runpy, sys, threading, os\n"
+        "sys.argv = ['sampler', '--backend', 'host', '--folder', sys.argv[1]]\n"
+        "try: runpy.run_module('rlprof.capture.sampler', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print(json.dumps([m for m in sys.modules if '.' not in m]))\n"
+    )
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder],
+            cwd=ROOT,
+            input="",
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "pyarrow" in loaded
+    assert not loaded & {"torch", "polars", "pandas", "cupti", "pynvml"}
+
+
+class Scripted:
+    """A sampler that delivers what it is told and then fails."""
+
+    source = "sm_counters"
+    period_ns = 100_000
+    poll_ns = 1_000_000
+
+    def __init__(self, lost: Losses | None = None) -> None:
+        self.drains = 0
+        self.lost = lost or Losses()
+
+    def start(self) -> list[Device]:
+        return [Device(0, "NVIDIA H200", 132, "GPU-1")]
+
+    def drain(self) -> list[Samples]:
+        self.drains += 1
+        if self.drains > 3:
+            raise SamplerError("the GPU fell off the bus")
+        at = self.drains * 1_000_000
+        return [Samples(0, np.array([at]), np.array([at + 100_000]), np.array([0.123456789]))]
+
+    def stop(self) -> list[Samples]:
+        return [Samples(0, np.array([9_000_000]), np.array([9_100_000]), np.array([1.0]))]
+
+    def losses(self) -> Losses:
+        return self.lost
+
+    def clock(self) -> dict[str, Any]:
+        return {"0": {"method": "arrival of the records", "uncertainty_ns": 2_500_000}}
+
+
+class Never:
+    def wait(self, until_ns: int) -> bool:
+        return False
+
+
+def test_a_sampler_that_fails_on_the_way_leaves_what_it_had(tmp_path: Path) -> None:
+    sampler = Scripted()
+    run = Run(tmp_path, "cupti", sampler, sampler.start())
+    assert run.until(Never()) == 2  # type: ignore[arg-type]
+    found = parts(tmp_path)
+    assert found.tables["activity"]["start_ns"].to_pylist() == [1_000_000, 2_000_000, 3_000_000, 9_000_000]
+    assert found.tables["activity"]["active_frac"].to_pylist()[0] == pytest.approx(0.123456789, abs=1 / GRAIN)
+    assert found.tables["devices"].to_pylist() == [
+        {"device": 0, "name": "NVIDIA H200", "sm_count": 132, "uuid": "GPU-1"}
+    ]
+    assert "the cupti sampler stopped early: the GPU fell off the bus" in found.notes
+    assert not found.facts["sampler"]["finished"]
+
+
+def test_what_is_missing_is_said_in_sentences() -> None:
+    lost = Losses(lost_samples=50, lost_ns=5_000_000, gaps=2, overflows=1, invalid=3)
+    notes = loss_notes("cupti", Scripted(lost), 950)  # type: ignore[arg-type]
+    assert notes[0] == "50 samples (5.00%) are missing in 2 gap(s), 5.0 ms in all; nothing was filled in"
+    assert "buffer was full 1 time(s)" in notes[1]
+    assert "3 answers of the cupti sampler were no number" in notes[2]
+    assert "within 2.5 ms" in notes[3]
+    assert "not verified" in loss_notes("dcgm", Scripted(), 1)[0]  # type: ignore[arg-type]
+
+
+def test_further_metrics_need_cupti() -> None:
+    with pytest.raises(UsageError, match="reads SM activity alone"):
+        make_sampler("nvml", None, 10**8, ["x"])
+
+
+def test_devices_are_numbers() -> None:
+    assert module._devices("all") is None
+    assert module._devices("1,0,1") == [0, 1]
+    for wrong in ("", "a", "-1", "0,,1"):
+        with pytest.raises(UsageError, match="names no GPUs"):
+            module._devices(wrong)
