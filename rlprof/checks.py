@@ -415,8 +415,8 @@ def _clock(case: Case) -> Iterator[Finding]:
         yield Finding(
             "wall clock",
             "suspect" if meta.clock_uncertainty_ns > 1_000_000 else "ok",
-            f"times of different files agree to {meta.clock_uncertainty_ns / 1e6:g} ms",
-            "shorter overlaps between processes of different files are not certain"
+            f"times of different clocks (files, GPU, host) agree to {meta.clock_uncertainty_ns / 1e6:g} ms",
+            "what is shorter cannot be compared between them"
             if meta.clock_uncertainty_ns > 1_000_000
             else "",
             "keep hosts on one clock (PTP, chrony), or record a common collective: it bounds the difference"

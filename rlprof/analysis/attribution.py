@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from rlprof.analysis.intervals import I64, StepIntegral, union
-from rlprof.analysis.signals import blind_times
+from rlprof.analysis.activity import blind_nodes
 from rlprof.analysis.summaries import absent
 from rlprof.trace.hierarchy import hierarchy
 from rlprof.unavailable import Unavailable
@@ -72,7 +72,8 @@ def window_attribution(trace: Trace, *, exact_names: bool = False) -> pl.DataFra
         pl.len().cast(pl.Int64).alias("count"),
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
     )
-    blind = _blind_nodes(trace, invocations)
+    hit, _ = blind_nodes(trace, found)
+    blind = found.nodes["node"].filter(pl.Series(hit))
     unknown = pl.col("node").is_in(blind.implode())
     measured = ["busy_ns", "operations", "device_busy_ns", "device_operations"]
     return (
@@ -136,12 +137,3 @@ def _in_flight(work: pl.DataFrame, start: I64, end: I64) -> tuple[I64, I64]:
     begun = np.searchsorted(np.sort(begin), end, side="left")
     over = np.searchsorted(np.sort(finish), start, side="right")
     return np.rint(busy).astype(np.int64), (begun - over).astype(np.int64)
-
-
-def _blind_nodes(trace: Trace, invocations: pl.DataFrame) -> pl.Series:
-    """Nodes that hold a CUDA-graph launch of which no device work was recorded."""
-    times, _ = blind_times(trace)
-    inside = np.searchsorted(times, invocations["end_ns"].to_numpy(), side="left") > np.searchsorted(
-        times, invocations["start_ns"].to_numpy(), side="left"
-    )
-    return invocations.filter(pl.Series(inside))["node"].unique()

@@ -11,6 +11,7 @@ import polars as pl
 
 from rlprof.analysis.intervals import I64, union
 from rlprof.errors import UsageError
+from rlprof.trace.aliases import spellings
 from rlprof.trace.hierarchy import Hierarchy
 
 #: Names by which programs call their training iteration, the most telling first.
@@ -108,9 +109,12 @@ def find_iteration(tree: Hierarchy, name: str | None = None) -> Iteration | None
 
 def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
     exact = nodes.filter(pl.col("path") == name)
-    if exact.is_empty():
-        tail = pl.col("path").str.ends_with("/" + name) | pl.col("path").str.contains(f":{re.escape(name)}$")
-        exact = nodes.filter(tail)
+    # a framework's documentation may call a phase otherwise than its code
+    for spelling in spellings(name) if exact.is_empty() else ():
+        tail = rf"(^|[:/]){re.escape(spelling)}$"
+        exact = nodes.filter(pl.col("path").str.contains(tail))
+        if not exact.is_empty():
+            break
     if exact.is_empty():
         known = ", ".join(nodes.sort("total_ns", descending=True)["path"].head(8))
         raise UsageError(

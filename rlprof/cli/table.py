@@ -159,7 +159,8 @@ def why_nothing_ranked(report: WindowReport) -> str:
         return "no activity is known while the ranges run"
     if not frame["eligible"].any():
         return "no range lasts long enough (--tau-abs, --tau-rel) inside an iteration"
-    return "every range that lasts long enough keeps the GPU busy (activity of 0.8 and more)"
+    who = "the host's cores" if report.activity_source == "host_cores" else "the GPU"
+    return f"every range that lasts long enough keeps {who} busy (activity of 0.8 and more)"
 
 
 def seconds(value: float | None) -> str:

@@ -60,6 +60,10 @@ def test_a_given_name_is_a_path_or_its_tail(name):
     assert found((0, 100, "a"), (5, 10, "b"), name=name).name == "a/b"
 
 
+def test_a_name_as_the_frameworks_documentation_spells_it():
+    assert found((0, 100, "a"), (5, 10, "predict"), name="rollout/predict").name == "a/predict"
+
+
 def test_an_unknown_name_lists_known_ones():
     with pytest.raises(UsageError, match=r"no node is called 'x'; the longest ones are: a, a/b"):
         found((0, 100, "a"), (5, 10, "b"), name="x")
