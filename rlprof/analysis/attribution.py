@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from rlprof.analysis.intervals import I64, StepIntegral, union
 from rlprof.analysis.activity import blind_nodes
+from rlprof.analysis.intervals import I64, StepIntegral, union
 from rlprof.analysis.summaries import absent
 from rlprof.trace.hierarchy import hierarchy
 from rlprof.unavailable import Unavailable
