@@ -42,9 +42,26 @@ def read_speed_table(result: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def annotate_overhead_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.annotate_overhead`."""
+    out = [
+        f"{result['date']}, {result['cores']} CPUs, Python {result['python']}, nvtx {result['nvtx']} with no"
+        f" tool attached, {result['uses_per_round']:,} uses a round; load average {result['load_1_min']} at"
+        " the end.",
+        "",
+        "| construct | session | CPU ns: median (quartiles) | wall ns: median (quartiles) | rounds |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for cost in result["costs"]:
+        times = ["{1} ({0}..{2})".format(*map(round, t)) for t in (cost["cpu_ns"], cost["wall_ns"])]
+        out.append(f"| {cost['construct']} | {cost['state']} | {' | '.join(times)} | {cost['rounds']} |")
+    return "\n".join(out)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read_speed": read_speed_table,
     "kineto_vs_traceinsight": kineto_table,
+    "annotate_overhead": annotate_overhead_table,
 }
 
 
