@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,9 +35,13 @@ class Program:
         Command that starts it, for example nsys and its arguments.
     env : dict, optional
         Its environment.
+    core : int, optional
+        Core to pin it to: a program that moves between cores varies by more than what is measured.
     """
 
-    def __init__(self, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, prefix: Sequence[str] = (), env: dict[str, str] | None = None, core: int | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "benchmarks.gpu.program"],
             cwd=ROOT,
@@ -44,6 +49,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509
         )
         self.greeting = self._answer(120)
 
@@ -85,7 +91,10 @@ class Program:
 class SamplerProcess:
     """`python -m rlprof.capture.sampler` at work."""
 
-    def __init__(self, folder: Path, backend: str, rate_hz: float, *more: str) -> None:
+    def __init__(
+        self, folder: Path, backend: str, rate_hz: float, *more: str, avoid: int | None = None
+    ) -> None:
+        others = os.sched_getaffinity(0) - {avoid}
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.process = subprocess.Popen(
@@ -99,6 +108,7 @@ class SamplerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, others),  # noqa: PLW1509
         )
         began = time.monotonic()
         assert self.process.stdout is not None
@@ -111,6 +121,8 @@ class SamplerProcess:
 
     def stop(self, how: str = "stdin", timeout_s: float = 30) -> dict[str, Any]:
         """End it and say what it did."""
+        from rlprof.capture.parts import read_parts
+
         began = time.monotonic()
         if how == "term":
             self.process.send_signal(signal.SIGTERM)
@@ -127,6 +139,7 @@ class SamplerProcess:
         for path in self.folder.glob(f"{self.process.pid}-*.json"):
             facts |= json.loads(path.read_text()).get("sampler", {})
         facts["bytes"] = sum(p.stat().st_size for p in self.folder.glob(f"{self.process.pid}-*.arrows"))
+        facts["notes"] = [n for p in read_parts(self.folder) if p.pid == self.process.pid for n in p.notes]
         if facts.get("wall_s"):
             facts["cpu_share"] = round(facts["cpu_s"] / facts["wall_s"], 4)
             facts["bytes_per_minute"] = round(facts["bytes"] / facts["wall_s"] * 60)
@@ -134,8 +147,10 @@ class SamplerProcess:
 
 
 @contextmanager
-def sampling(folder: Path, backend: str, rate_hz: float, *more: str) -> Iterator[SamplerProcess]:
-    sampler = SamplerProcess(folder, backend, rate_hz, *more)
+def sampling(
+    folder: Path, backend: str, rate_hz: float, *more: str, avoid: int | None = None
+) -> Iterator[SamplerProcess]:
+    sampler = SamplerProcess(folder, backend, rate_hz, *more, avoid=avoid)
     try:
         yield sampler
     finally:
@@ -148,6 +163,24 @@ def activity(folder: Path) -> Any:
     from rlprof.capture.parts import read_parts
 
     return next(p.tables["activity"] for p in read_parts(folder) if "activity" in p.tables)
+
+
+def find_nsys() -> Path | None:
+    """An nsys that this machine has."""
+    from rlprof.trace.nsys_tool import PLACES
+
+    on_path = shutil.which("nsys")
+    found = [Path(on_path)] if on_path else []
+    found += [p for place in PLACES for p in sorted(Path("/").glob(place))]
+    return found[-1] if found else None
+
+
+def clean_environment(scratch: Path, libraries: str = "") -> dict[str, str]:
+    """What a program needs to run under nsys, and nothing that tells of the machine: reports hold it all."""
+    keep = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(scratch), "LANG": "C.UTF-8"}
+    keep["PYTHONPATH"] = environment()["PYTHONPATH"]
+    keep["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
+    return keep
 
 
 def machine() -> dict[str, Any]:

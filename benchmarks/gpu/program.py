@@ -1,4 +1,6 @@
-"""A program to be captured: takes orders on standard input, answers each with one line of JSON.
+"""A program to be captured: takes orders, answers each with one line of JSON.
+
+Orders come on standard input, or one on the command line (``python -m benchmarks.gpu.program load 15``):
 
 launch N [S]      N small kernels in S segments, one about every 100 us: bound by the host
 load SECONDS      nodes of different activity one after the other, each a range of known name
@@ -61,11 +63,11 @@ WORK = 0
 
 #: name, side of the square product, seconds of host sleep after it, repetitions within the node
 NODES: tuple[tuple[str, int, float, int], ...] = (
-    ("step/dense", 8192, 0.0, 20),
-    ("step/medium", 1024, 0.0, 400),
-    ("step/small", 256, 0.0, 2000),
-    ("step/gaps", 4096, 0.002, 10),
-    ("step/idle", 0, 0.005, 6),
+    ("dense", 8192, 0.0, 20),
+    ("medium", 1024, 0.0, 400),
+    ("small", 256, 0.0, 2000),
+    ("gaps", 4096, 0.002, 10),
+    ("idle", 0, 0.005, 6),
 )
 
 
@@ -131,27 +133,31 @@ def annotator() -> Callable[[str], Any]:
         return torch.cuda.nvtx.range
 
 
+def obey(word: str, rest: list[str]) -> Answer:
+    if word == "launch":
+        return launch(*(int(r) for r in rest))
+    if word == "load":
+        return load(float(rest[0]), annotator())
+    if word == "edges":
+        return edges(int(rest[0]))
+    if word == "profile":
+        return profile(int(rest[0]))
+    return {"error": f"unknown order {word}"}
+
+
 def main() -> None:
     torch.zeros(1, device="cuda")
-    annotate = annotator()
+    if len(sys.argv) > 1:
+        print(json.dumps(obey(sys.argv[1], sys.argv[2:])), flush=True)
+        return
     rounds = calibrate()
     print(json.dumps({"ready": True, "work": rounds, "torch": torch.__version__}), flush=True)
     for line in sys.stdin:
         word, *rest = line.split()
         if word == "quit":
             break
-        answer: Answer
         try:
-            if word == "launch":
-                answer = launch(*(int(r) for r in rest))
-            elif word == "load":
-                answer = load(float(rest[0]), annotate)
-            elif word == "edges":
-                answer = edges(int(rest[0]))
-            elif word == "profile":
-                answer = profile(int(rest[0]))
-            else:
-                answer = {"error": f"unknown order {word}"}
+            answer = obey(word, rest)
         except Exception as error:  # the order failed, the program goes on
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

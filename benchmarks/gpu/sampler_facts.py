@@ -133,8 +133,8 @@ def python(code: str, *arguments: str, timeout_s: float = 60) -> Facts:
 class Steps:
     """The steps, in order; each leaves what it found in `facts`."""
 
-    def __init__(self, out: Path, soak_s: float, repeats: int, scratch: Path) -> None:
-        self.out, self.soak_s, self.repeats, self.scratch = out, soak_s, repeats, scratch
+    def __init__(self, out: Path, soak_s: float, scratch: Path) -> None:
+        self.out, self.soak_s, self.scratch = out, soak_s, scratch
         self.facts: Facts = {"command": "python -m benchmarks.gpu.sampler_facts", "machine": machine()}
         self._program: Program | None = None
         self._n = 0
@@ -230,22 +230,6 @@ class Steps:
             facts = sampler.stop()
         return {"sampler": facts, "resident_bytes": memory, "load": load, **self.quality(folder)}
 
-    def overhead(self) -> Facts:
-        walls: dict[str, list[float]] = {"alone": [], "1000": [], "10000": []}
-        order = "launch 9000 3"
-        self.program.ask(order)
-        for _ in range(self.repeats):
-            for name, seen in walls.items():
-                if name == "alone":
-                    seen.append(self.program.ask(order)["wall_s"])
-                    continue
-                with sampling(self.folder(), "cupti", float(name)) as sampler:
-                    if not sampler.ready:
-                        raise RuntimeError(sampler.line)
-                    seen.append(self.program.ask(order)["wall_s"])
-        alone = float(np.median(walls["alone"]))
-        return {"walls_s": walls, "overhead": {k: float(np.median(v)) / alone - 1 for k, v in walls.items()}}
-
     def second(self) -> Facts:
         """A second sampler of the same GPU, and NVML's GPM beside CUPTI."""
         first, nvml = self.folder(), self.folder()
@@ -318,7 +302,7 @@ class Steps:
         return {"two": good, "unknown": bad.stop(), "no_such_gpu": absent.stop()}
 
     def all(self) -> dict[str, Callable[[], Facts]]:
-        names = "counters reference clock edges rates second killed torch_profiler overhead soak stalled"
+        names = "counters reference clock edges rates second killed torch_profiler soak stalled"
         names += " metrics probe nvml"
         return {name: getattr(self, name) for name in names.split()}
 
@@ -327,13 +311,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--soak", type=float, default=60)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no further step starts")
     options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        steps = Steps(options.out, options.soak, options.repeats, Path(scratch))
+        steps = Steps(options.out, options.soak, Path(scratch))
         wanted = set(options.only.split(",")) if options.only else set(steps.all())
         for name, step in steps.all().items():
             if name not in wanted or time.monotonic() - began > options.limit:
