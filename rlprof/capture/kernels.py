@@ -1,8 +1,8 @@
 """Kernels and copies of this process, without nsys: through torch's profiler or CUPTI's activity records.
 
-In a process that uses torch its profiler is taken, because torch loads a CUPTI of its own; otherwise
-cupti-python. Records are kept until the session ends: about 100 bytes each in the process, so record kernels
-for minutes and not for hours (``--start-on``, ``--stop-after``).
+Where torch is installed its profiler is taken, because torch loads a CUPTI of its own; otherwise
+cupti-python. Records are kept in the process until the session ends, so record kernels for minutes and not
+for hours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,16 +76,46 @@ def start_kernels(folder: Path) -> KernelRecorder:
                 f"another tool (nsys, or one injected by {variable}) records kernels in this process already",
                 hint="capture without --kernels, or without that tool",
             )
-    if "torch" in sys.modules:
+    if importlib.util.find_spec("torch") is not None:
         return TorchKernels(folder)
     if importlib.util.find_spec("cupti") is not None:
         return CuptiKernels(folder)
-    if importlib.util.find_spec("torch") is not None:
-        return TorchKernels(folder)
     raise KernelsError(
         "recording kernels needs torch or cupti-python, and neither is installed",
         hint="pip install 'rlprof[capture]'",
     )
+
+
+@dataclass(frozen=True)
+class NoKernels:
+    """Stands for a recorder where kernels cannot be recorded: the capture's notes say why."""
+
+    reason: str
+
+    def stop(self) -> tuple[str, ...]:
+        """The reason."""
+        return (f"process {os.getpid()}: kernels were not recorded: {self.reason}",)
+
+
+def kernels_if_asked(folder: Path) -> KernelRecorder | None:
+    """Record the kernels of this process if its session asks for them.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The session's folder of parts.
+
+    Returns
+    -------
+    KernelRecorder or None
+        None if the session does not ask. A process that cannot is not disturbed: see `NoKernels`.
+    """
+    if not os.environ.get(KERNELS_VARIABLE):
+        return None
+    try:
+        return start_kernels(folder)
+    except RlprofError as error:
+        return NoKernels(error.what)
 
 
 class TorchKernels:

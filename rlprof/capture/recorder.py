@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlprof.capture.clock import Anchor
 from rlprof.capture.loop_counts import LoopCounts
@@ -24,6 +24,9 @@ from rlprof.capture.parts import part_schema, write_process
 from rlprof.capture.range_writer import FIELDS, RangeWriter
 from rlprof.capture.thread_log import ThreadLog, ignore
 from rlprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlprof.capture.kernels import KernelRecorder
 
 #: Tells child processes the folder of the session to join.
 ENVIRONMENT = "RLPROF_CAPTURE"
@@ -76,7 +79,13 @@ class Recorder:
         self._count_lock = threading.RLock()
         self._facts: dict[str, Any] = {}
         self._failures: tuple[str, ...] = ()
+        self._kernels: KernelRecorder | None = None
         self._closed = False
+
+    def attach(self, kernels: KernelRecorder) -> None:
+        """Take along a recorder of kernels: it ends with this one, and its words go into the notes."""
+        self._kernels = kernels
+        self._begin()
 
     @property
     def is_recording(self) -> bool:
@@ -190,6 +199,7 @@ class Recorder:
             now_ns = time.monotonic_ns()
             self._drain()
             self._guarded(lambda writer: writer.write_cut(self._each_log(), now_ns))
+            self._stop_kernels()
             self._guarded(lambda writer: writer.close(self._failures))
             self._facts["anchors"].append(Anchor.now().to_dict())
             self._facts["lost_ranges"] = self._writer.lost_ranges
@@ -201,10 +211,18 @@ class Recorder:
             self._flusher.join(timeout=1.0)
         return (*self._writer.problems(), *self._failures)
 
+    def _stop_kernels(self) -> None:
+        kernels, self._kernels = self._kernels, None
+        try:
+            self._failures += kernels.stop() if kernels is not None else ()
+        except Exception as error:
+            self._failures += (f"kernels were lost: {type(error).__name__} while writing them",)
+
     def forget(self) -> None:
         """Let go without writing, in the child of a fork: the files and buffers are the parent's."""
         for log in self._each_log():
             log.nvtx = None
+        self._kernels = None
         self._let_go()
 
     def _let_go(self) -> None:
@@ -340,7 +358,11 @@ def join_session() -> None:
     """Join the session that the environment names, if there is one and this process is in none."""
     folder = os.environ.get(ENVIRONMENT, "")
     if folder and Path(folder).is_dir() and (current is None or current.folder is None):
-        start(Path(folder))
+        recorder = start(Path(folder))
+        from rlprof.capture.kernels import kernels_if_asked
+
+        if (kernels := kernels_if_asked(Path(folder))) is not None:
+            recorder.attach(kernels)
 
 
 def _at_exit(recorder: Recorder) -> None:

@@ -19,13 +19,12 @@ from typing import Any, Literal
 
 from rlprof.capture.assemble import SessionFacts, assemble
 from rlprof.capture.clock import Anchor
+from rlprof.capture.kernels import KERNELS_VARIABLE
 from rlprof.capture.parts import read_parts
 from rlprof.capture.recorder import ENVIRONMENT
 from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent
 
-#: Asks the program's processes to record kernels too.
-KERNELS_VARIABLE = "RLPROF_CAPTURE_KERNELS"
 #: How long a sampler may take to start (it loads CUPTI and makes a CUDA context), and to end.
 READY_S, END_S = 60.0, 20.0
 #: How often the parts are looked at for the end of ``--stop-after``.
