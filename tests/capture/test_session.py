@@ -169,6 +169,14 @@ def test_a_span_of_ranges_is_kept(tmp_path, program):
     assert trace.meta.duration_ns < 0.6e9
 
 
+def flushed(out: Path, count: int) -> None:
+    """Wait until so many iterations are in the parts of a running session."""
+    deadline = time.monotonic() + 60
+    while span_of(out.with_name(out.name + ".parts"), "iteration", count)[1] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_cli_captures_and_passes_the_exit_code_on(tmp_path, program):
     out = tmp_path / "run.rlprof"
     done = cli("--backend", "host", "--rate", "20Hz", "-o", out, "--", *program, "1", "3")
@@ -209,7 +217,7 @@ def test_a_signal_ends_the_program_and_leaves_a_readable_capture(tmp_path, progr
     command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *program]
     running = subprocess.Popen([*command, "200"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     assert running.stdout.readline() == "go\n"
-    time.sleep(1.6)  # SIGTERM ends it at once, with what it had flushed
+    flushed(out, 1)  # SIGTERM ends it at once, with what it had flushed
     running.send_signal(number)
     assert running.wait(60) not in (0, None)
     assert nodes(out)["iteration"] >= 1
@@ -223,7 +231,7 @@ def test_kill_9_of_the_program_leaves_what_was_drained(tmp_path, program):
     command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *wrapped]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert running.stdout.readline() == "go\n"
-    time.sleep(1.6)
+    flushed(out, 2)
     os.kill(int(pid.read_text()), signal.SIGKILL)
     assert running.wait(60) == 128 + 9
     trace = rlprof.read(out)
@@ -236,7 +244,7 @@ def test_kill_9_of_the_session_leaves_parts_to_assemble(tmp_path, program):
     command = [sys.executable, "-m", "rlprof", "capture", "--backend", "host", "-o", str(out), "--", *program]
     running = subprocess.Popen([*command, "8"], stdout=subprocess.PIPE, text=True)
     assert running.stdout.readline() == "go\n"
-    time.sleep(1.0)
+    flushed(out, 3)
     running.kill()
     running.wait()
     running.stdout.read()  # until the program, which goes on, has ended
