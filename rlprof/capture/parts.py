@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Tables of a part that are not (or not so) in a finished capture.
-PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes")
+PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes", "counters")
 _STEM = re.compile(r"^(?P<pid>\d+)-(?P<start>\d+)$")
 _FILE = re.compile(r"^(?P<stem>\d+-\d+)-(?P<table>[a-z_]+)(\.\d+)?\.arrows$")
 
@@ -55,6 +55,9 @@ def part_schema(table: str) -> pa.Schema:
         return pa.schema([("path", text), ("count", pa.int64())])
     if table == "notes":
         return pa.schema([("text", pa.string())])
+    if table == "counters":  # a sampler's further metrics: they stay in the parts
+        times = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
+        return pa.schema([("metric", text), ("device", pa.int32()), *times, ("value", pa.float64())])
     if table not in ARROW_SCHEMAS or table == "processes":
         known = sorted({*ARROW_SCHEMAS, *PART_TABLES} - {"processes"})
         raise UsageError(f"no part is called {table!r}", hint=f"one of {', '.join(known)}")

@@ -3,7 +3,8 @@
 It says ``ready {...}`` on its standard output once samples really come, or ``failed {...}`` (exit code 2),
 and then writes into the session's folder until its standard input closes or it gets SIGTERM; so it ends with
 its parent, however that ends, and outlives the profiled program. Written are the tables ``activity``,
-``devices`` and ``notes`` of `rlprof.capture.parts`, every half second, and a description of this process:
+``devices``, ``notes`` and, for ``--metrics``, ``counters`` of `rlprof.capture.parts`, every half second, and
+a description of this process:
 
 ``{"label": "sampler", "anchors": [...], "sampler": {"backend", "source", "period_ns", "devices", "clock",
 "samples", "losses", "finished", "cpu_s", "wall_s", "startup_cpu_s", "memory_bytes"}}``
@@ -139,6 +140,7 @@ class Run:
 
         self._folder, self._backend, self._sampler, self._devices = folder, backend, sampler, devices
         self._activity, self._notes = PartWriter(folder, "activity"), PartWriter(folder, "notes")
+        self._counters = PartWriter(folder, "counters")
         self._anchors = [Anchor.now()]
         self._began_ns, self._began_cpu_s = time.monotonic_ns(), _cpu_s()
         self._waiting: list[Samples] = []
@@ -207,6 +209,18 @@ class Run:
             }
         )
 
+        for sample in waiting:
+            for metric, values in sample.extra.items():
+                self._counters.write(
+                    {
+                        "metric": _repeated(metric, len(sample)),
+                        "device": np.full(len(sample), sample.device, np.int32),
+                        "start_ns": sample.start_ns,
+                        "end_ns": sample.end_ns,
+                        "value": values,
+                    }
+                )
+
     def _finish(self, failure: RlprofError | None) -> None:
         from rlprof.capture.clock import Anchor
 
@@ -221,8 +235,8 @@ class Run:
             )
         if notes:
             self._notes.write({"text": notes})
-        self._activity.close()
-        self._notes.close()
+        for writer in (self._activity, self._counters, self._notes):
+            writer.close()
         self._describe(finished=failure is None)
 
     def _describe(self, *, finished: bool) -> None:
