@@ -23,7 +23,7 @@ vla() {
   cp /tmp/vla_nsys.nsys-rep "$out/vla.nsys-rep"
 }
 export -f vla clean; export out libraries
-step tests 90 python3 -m pytest -q -p no:cacheprovider -m gpu tests/capture
+step tests 90 python3 -m pytest -q -p no:cacheprovider -m gpu tests/capture/test_kernels.py tests/capture/samplers/test_gpu.py
 step check 60 python3 -m rlprof capture --check
 step vla 120 bash -c vla
 step overhead 200 python3 -m benchmarks.gpu.capture_overhead --out "$out" --libraries "$libraries"

@@ -36,8 +36,16 @@ def kinds() -> dict[str, Callable[[], None]]:
         "many small kernels": lambda: small.add_(1.0),
         "matrix products": lambda: torch.mm(matrix, matrix),
         "elementwise on much memory": lambda: big.add_(1.0),
-        "half of the time idle": lambda: (torch.mm(matrix, matrix), torch.cuda.synchronize(), time.sleep(0.0016)),
-    }  # fmt: skip
+        "half of the time idle": lambda: _then_idle(lambda: torch.mm(matrix, matrix)),
+    }
+
+
+def _then_idle(work: Callable[[], Any]) -> None:
+    import torch
+
+    work()
+    torch.cuda.synchronize()
+    time.sleep(0.0016)
 
 
 def watch(stop: threading.Event, seen: list[tuple[int, float]]) -> None:
@@ -65,9 +73,8 @@ def run(work: Callable[[], None], seconds: float) -> tuple[int, int]:
 
 def busy_frac(work: Callable[[], None]) -> float:
     """Share of time with a kernel in flight, over half a second under torch's profiler."""
-    from torch.profiler import ProfilerActivity, profile
-
     import torch
+    from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run(work, 0.5)
