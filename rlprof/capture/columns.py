@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Type codes of `array.array` for Arrow's fixed-width types, by their name.
+#: Type codes of `array.array` and names of numpy's types for Arrow's fixed-width types, by their name.
+#: (Arrow's own `to_pandas_dtype` imports pandas too.)
 _CODES = {"int64": "q", "int32": "i", "uint32": "I", "double": "d", "float": "f", "uint64": "Q"}
+_DTYPES = {"double": "float64", "float": "float32"}
 
 
 def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -52,8 +54,8 @@ def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
     data = values
     if not hasattr(values, "__array_interface__"):
         data = array(_CODES[str(kind)], [0 if v is None else v for v in values])
-    elif str(values.dtype) != kind.to_pandas_dtype().__name__:
-        data = values.astype(kind.to_pandas_dtype())
+    elif str(values.dtype) != (dtype := _DTYPES.get(str(kind), str(kind))):
+        data = values.astype(dtype)
     valid = None if data is values else _validity(values)
     return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(data)])
 

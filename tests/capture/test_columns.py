@@ -59,7 +59,11 @@ def test_lone_surrogates_are_replaced():
 
 def test_pandas_is_not_imported(tmp_path):
     script = """
-import sys, rlprof.capture.recorder as r
+import sys, numpy as np, pyarrow as pa, rlprof.capture.recorder as r
+from rlprof.capture.columns import arrow_array
+for dtype in ("int64", "int32", "float64", "float32"):
+    for kind in (pa.int64(), pa.int32(), pa.float64()):
+        arrow_array(np.zeros(3, dtype), kind)
 from pathlib import Path
 import rlprof
 r.start(Path(sys.argv[1]))
