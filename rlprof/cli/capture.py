@@ -36,7 +36,9 @@ def capture(
     ] = Backend.AUTO,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="Samples per second, like 10kHz; the back end's own by default."),
+        typer.Option(
+            "--rate", metavar="HERTZ", help="Samples per second, like 10kHz; the back end's own by default."
+        ),
     ] = None,
     devices: Annotated[
         str | None, typer.Option(metavar="0,1", help="Numbers of the GPUs, as in nvidia-smi; all by default.")
