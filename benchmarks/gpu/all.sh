@@ -12,7 +12,7 @@ libraries=/tmp/dw/usr/lib/x86_64-linux-gnu
 mkdir -p /opt/run /tmp/home; cp -r "$here/rlprof" "$here/benchmarks" "$here/tests" "$here/pyproject.toml" /opt/run/
 cd /opt/run || exit 1
 export PYTHONPATH=/opt/run:/tmp/site PYTHONUNBUFFERED=1
-clean() { env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8 \
+clean() { env -i PATH="$(dirname "$(command -v python3)"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/tmp/home LANG=C.UTF-8 \
   PYTHONPATH="$PYTHONPATH" LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}" "$@"; }
 step() { name=$1; limit=$2; shift 2; case " $steps " in *" $name "*) ;; *) return;; esac
   echo "== $name"; began=$SECONDS; timeout "$limit" "$@" > "$out/$name.log" 2>&1; code=$?; tail -n 25 "$out/$name.log" | cut -c1-400

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-OPTIONS = ("--backend", "--rate", "--devices", "--kernels", "--start-on", "--stop-after", "--output", "--force",
-           "--check", "--assemble")  # fmt: skip
+OPTIONS = (
+    *("--backend", "--rate", "--devices", "--kernels", "--start-on", "--stop-after"),
+    *("--output", "--force", "--check", "--assemble"),
+)
 
 
 def rlprof(*arguments: str) -> subprocess.CompletedProcess[str]:
