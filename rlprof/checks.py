@@ -21,7 +21,7 @@ Status = Literal["ok", "missing", "suspect"]
 #: Records everything that the analyses use.
 NSYS_COMMAND = (
     "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node --gpu-metrics-devices=all "
-    "--gpu-metrics-frequency=2000 --output=run python train.py"
+    "--gpu-metrics-frequency=2000 --sample=none --cpuctxsw=none --output=run python train.py"
 )
 TRACE = "nsys profile --trace=cuda,nvtx"
 NODES = "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node"

@@ -41,6 +41,11 @@ class Iteration:
         The reference's invocations, sorted.
     by_process : mapping of int to (start_ns, end_ns)
         Invocations of every process that marks the iteration, the reference included.
+    cut_count : int
+        Iterations of the reference that an edge of the capture (or of the window of it) cuts. They are left
+        out of the above, unless all of them are cut.
+    whole : bool
+        False: all of them are cut, so that durations are those of parts.
     """
 
     name: str
@@ -48,6 +53,8 @@ class Iteration:
     start_ns: I64
     end_ns: I64
     by_process: Mapping[int, tuple[I64, I64]]
+    cut_count: int = 0
+    whole: bool = True
 
     @property
     def count(self) -> int:
@@ -129,16 +136,21 @@ def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
 def _invocations(tree: Hierarchy, node: pl.DataFrame) -> Iteration:
     row = node.row(0, named=True)
     twins = tree.nodes.filter(pl.col("path") == row["path"])
-    by_process = {}
+    process = int(row["process"])
+    by_process: dict[int, tuple[I64, I64]] = {}
+    cut_count, whole = 0, True
     for twin in twins.iter_rows(named=True):
         rows = tree.invocations.filter(pl.col("node") == twin["node"]).sort("start_ns")
         start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-        full = end > start
-        if full.any():
-            by_process[int(twin["process"])] = start[full], end[full]
-    process = int(row["process"])
+        full, cut = end > start, rows["cut"].to_numpy()
+        # a piece of an iteration at the capture's edge is none: times per iteration would shrink by it
+        taken = full & ~cut if (full & ~cut).any() else full
+        if taken.any():
+            by_process[int(twin["process"])] = start[taken], end[taken]
+        if twin["process"] == process:
+            cut_count, whole = int((full & cut).sum()), not bool((taken & cut).any())
     start, end = by_process[process]
-    return Iteration(str(row["path"]), process, start, end, by_process)
+    return Iteration(str(row["path"]), process, start, end, by_process, cut_count, whole)
 
 
 def _by_shape(tree: Hierarchy, nodes: pl.DataFrame) -> Iteration | None:

@@ -20,7 +20,7 @@ def low_activity(
     rows: list[tuple[str, float, float]] = []
     covered, below = 0.0, np.zeros(len(THRESHOLDS))
     for s in active:
-        span = union(found.start_ns, found.end_ns) if found else _capture_span(active)
+        span = union(found.start_ns, found.end_ns) if found else capture_span(active)
         low = [(s.active_frac < t).astype(np.float64) for t in THRESHOLDS]
         part = StepIntegral.of(s.start_ns, s.end_ns, np.ones(len(s.start_ns)), *low).over(*span).sum(axis=1)
         covered += part[0]
@@ -35,7 +35,8 @@ def low_activity(
     labels = dict(trace.table("processes", ["process", "label"]).iter_rows())
     for i, path in enumerate(paths):
         seen = good[:, i]
-        if not seen.any() or (found is not None and path == found.name):
+        # the iteration of several processes has a row of its own for each, beside the one at the top
+        if not seen.any() or (found is not None and path == found.name and path not in twice):
             continue
         total = float(sums.covered_ns[seen, i].sum())
         scope = f"{labels.get(process[i], process[i])}:{path}" if path in twice else path
@@ -44,8 +45,13 @@ def low_activity(
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _capture_span(active: tuple[Signal, ...]) -> tuple[I64, I64]:
-    """Where the capture has anything to tell: from the first to the last step of any device."""
+def capture_span(active: tuple[Signal, ...]) -> tuple[I64, I64]:
+    """Where the capture has anything to tell: from the first to the last step of any device.
+
+    Returns
+    -------
+    (start_ns, end_ns) : ndarray of int64, shape (1,) each
+    """
     lo = min(int(s.start_ns[0]) for s in active if len(s.start_ns))
     hi = max(int(s.end_ns[-1]) for s in active if len(s.end_ns))
     return np.array([lo]), np.array([hi])

@@ -168,8 +168,9 @@ def choose_targets(
 ) -> tuple[frozenset[tuple[str, str]], tuple[tuple[str, str], ...]]:
     """Windows to fill first (specification A, section 4, "Targets").
 
-    Scanned by rank; the iteration itself is not a window, a node that holds an eligible descendant of
-    another tier (or an excluded one) is left for its parts, and relatives of one taken are skipped.
+    Scanned by rank; the iteration itself and what holds it are not windows, a node that holds an eligible
+    descendant of another tier (or an excluded one) is left for its parts, and relatives of one taken are
+    skipped.
     """
     if frame.is_empty():
         return frozenset(), ()
@@ -183,7 +184,7 @@ def choose_targets(
     ):
         if len(chosen) == most:
             break
-        if (found is not None and node == found.name) or any(
+        if (found is not None and (found.name + "/").startswith(node + "/")) or any(
             p == process and (n.startswith(node + "/") or node.startswith(n + "/")) for n, p in chosen
         ):
             continue

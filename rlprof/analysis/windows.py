@@ -19,7 +19,7 @@ from rlprof.analysis.activity import (
     node_sums,
 )
 from rlprof.analysis.iteration import Iteration, find_iteration
-from rlprof.analysis.low_activity import low_activity
+from rlprof.analysis.low_activity import capture_span, low_activity
 from rlprof.analysis.ranking import COLUMNS, choose_targets, loop_count_table, window_table
 from rlprof.analysis.signals import SOURCE_TEXT, Signal, foreign_frac, signals
 from rlprof.trace.hierarchy import Hierarchy, hierarchy
@@ -83,6 +83,14 @@ class WindowReport:
     processes: tuple[dict[str, Any], ...]
     tree: Hierarchy = field(repr=False)
     signals: tuple[Signal, ...] | Unavailable = field(repr=False)
+
+    @property
+    def activity_span_s(self) -> float | None:
+        """From the first to the last time at which activity is known, seconds; None: never."""
+        if isinstance(self.signals, Unavailable) or not any(len(s.start_ns) for s in self.signals):
+            return None
+        start_ns, end_ns = capture_span(self.signals)
+        return float(end_ns[0] - start_ns[0]) / 1e9
 
     def to_pandas(self) -> pd.DataFrame:
         """The windows as a pandas frame."""
@@ -158,6 +166,8 @@ def windows(
         notes.append(f"no nodes: {trace.missing.get('ranges', 'the capture has no ranges')}")
     elif found is None:
         notes.append("no iteration was found: the whole capture is taken as one (name one with --iteration)")
+    elif found.cut_count:
+        notes.append(_cut_iterations_note(found))
     sums = node_sums(trace, tree, found, active)
     source = active[0].source if active else None
     if source == "kernel_union":
@@ -190,6 +200,16 @@ def windows(
         processes=_processes(trace),
         tree=tree,
         signals=signal,
+    )
+
+
+def _cut_iterations_note(found: Iteration) -> str:
+    if found.whole:
+        more = f"{found.name}: {found.cut_count} more, not wholly in the capture"
+        return f"{more}, left out of times per iteration"
+    return (
+        f"no {found.name} lies wholly in the capture: its duration, and all times per iteration, are those of"
+        " parts, or too long if only their ends were lost"
     )
 
 

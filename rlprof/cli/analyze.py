@@ -100,7 +100,7 @@ def analyze(
     """Rank the windows of a training iteration in which the GPU is idle or half used."""
     from rlprof.cli.console import progress_bar, say, write, write_json
 
-    tau_abs_ns = duration_ns(tau_abs, option="--tau-abs")
+    tau_abs_ns = duration_ns(tau_abs, option="--tau-abs", least_ns=0)
     tau_rel_frac = fraction(tau_rel, option="--tau-rel")
     if out is not None:
         from rlprof.cli.results import check_folder

@@ -75,6 +75,8 @@ def as_text(diagnosis: Diagnosis, width: int = 80) -> str:
         for label, text in (("so", finding.consequence), ("do", finding.remedy)):
             if text:
                 lines += wrap(f"{label}: {text}", " " * 9, " " * 13)
-    lines += ["", *wrap(diagnosis.verdict), *wrap(f"To record everything: {diagnosis.command}")]
+    lines += ["", *wrap(diagnosis.verdict)]
+    if any(finding.status != "ok" for finding in diagnosis.findings):
+        lines += wrap(f"To record everything: {diagnosis.command}")
     lines += [line for note in diagnosis.notes for line in wrap(f"note: {note}")]
     return "\n".join(lines) + "\n"

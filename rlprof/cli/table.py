@@ -17,8 +17,11 @@ SOURCES = {
     "host_cores": "host cores (no GPU activity in the capture)",
 }
 TARGET = "*"
+EXCLUDED = "excl"
 LOW_BELOW_FRAC = 0.5
 HEADINGS = ("rank", "", "node", "tier", "calls", "mean", "total", "active", "<50 %", "score")
+#: A capture whose activity is known for less than this much of its duration is said to be.
+_SPAN_FRAC = 0.99
 #: Width of all columns but node and process, with the gaps between them.
 _OTHER_COLUMNS = 56
 _MIN_WIDTH, _MAX_WIDTH, _WIDE = 80, 140, 100
@@ -97,7 +100,13 @@ def as_markdown(report: WindowReport, trace: Trace, top: int, *, written: bool =
             cells.insert(3, _escape(str(row["process"])))
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
-    lines += [_escape(line) + "  " for line in footer(report, len(rows), written=written)]
+    # a line that begins with the mark of targets would be an item of a list
+    lines += [
+        _escape(line).replace(TARGET, rf"\{TARGET}", 1) + "  "
+        if line.startswith(TARGET)
+        else _escape(line) + "  "
+        for line in footer(report, len(rows), written=written)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -126,19 +135,19 @@ def footer(report: WindowReport, shown: int, *, written: bool = False) -> list[s
     lines: list[str] = []
     total = report.frame.height
     ranked = report.frame["rank"].drop_nulls().len()
+    per = "per iteration " if report.iteration is not None else ""
     if not ranked:
         lines.append(f"No window can be ranked: {why_nothing_ranked(report)}.")
     elif shown < total:
         lines.append(
-            f"{shown} of {total} rows; all: --format csv. score = seconds per iteration that the window "
-            "leaves idle."
+            f"{shown} of {total} rows; all: --format csv. score = seconds {per}that the window leaves idle."
         )
     else:
-        lines.append("score = seconds per iteration that the window leaves idle.")
+        lines.append(f"score = seconds {per}that the window leaves idle.")
     if report.frame["device"].drop_nulls().n_unique() > 1:
         lines.append("Rows are means over the GPUs that a node's process uses; per GPU: --format csv.")
     if report.targets:
-        lines.append(f"{TARGET} suggested windows to fill: low activity, long, and not inside one another.")
+        lines.append(f"{TARGET} fill first: low activity, long, and not inside one another.")
     lines += [f"note: {note}" for note in report.notes]
     if ranked:
         report_hint = "" if written else "--out DIR writes the report with charts; "
@@ -152,15 +161,14 @@ def why_nothing_ranked(report: WindowReport) -> str:
     """One clause: why no window has a rank."""
     frame = report.frame
     if frame.is_empty():
-        return "the capture holds no ranges, so there is no part of the program to rank"
+        return "there are no ranges, so there is no part of the program to rank"
     if report.activity_source is None:
         return "the activity of the GPU is unknown"
     if frame["sm_activity"].drop_nulls().is_empty():
         return "no activity is known while the ranges run"
     if not frame["eligible"].any():
         return "no range lasts long enough (--tau-abs, --tau-rel) inside an iteration"
-    who = "the host's cores" if report.activity_source == "host_cores" else "the GPU"
-    return f"every range that lasts long enough keeps {who} busy (activity of 0.8 and more)"
+    return "every range that lasts long enough is excluded: its activity is 0.8 or more"
 
 
 def seconds(value: float | None) -> str:
@@ -224,7 +232,7 @@ def _cells(row: dict[str, Any], name: str, report: WindowReport, low: dict[str, 
     share = low.get(f"{row['process']}:{row['node']}", low.get(str(row["node"])))
     tier = row["tier"]
     if tier is None and (row["node"], row["process"]) in report.excluded:
-        tier = "busy"
+        tier = EXCLUDED
     return [
         "-" if row["rank"] is None else str(row["rank"]),
         TARGET if target else "",
@@ -266,7 +274,10 @@ def _low_activity_lines(report: WindowReport) -> list[str]:
         return []
     period = report.sample_period_s
     at = f" (sampled every {seconds(period)}: the share depends on it)" if period else ""
-    return [f"time of {rows[0]['scope']}: {', '.join(shares)}{at}"]
+    of, span = str(rows[0]["scope"]), report.activity_span_s
+    if report.iteration is None and span is not None and span < _SPAN_FRAC * report.meta.duration_ns / 1e9:
+        of += f" with known activity ({seconds(span)})"
+    return [f"time of {of}: {', '.join(shares)}{at}"]
 
 
 def _wrapped(line: str, width: int) -> str:

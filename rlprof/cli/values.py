@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zµ
 _ALLOWED = "a number with ns, us, ms, s or min, like 1ms"
 
 
-def duration_ns(text: str, *, option: str, plain_unit: str | None = None) -> int:
+def duration_ns(text: str, *, option: str, plain_unit: str | None = None, least_ns: int | None = None) -> int:
     """Parse a duration.
 
     Parameters
@@ -23,6 +23,8 @@ def duration_ns(text: str, *, option: str, plain_unit: str | None = None) -> int
         The option it was given to, for the error.
     plain_unit : str, optional
         Unit of a number without one; if not given, a unit is needed.
+    least_ns : int, optional
+        The shortest that is allowed; any if not given.
 
     Returns
     -------
@@ -32,7 +34,7 @@ def duration_ns(text: str, *, option: str, plain_unit: str | None = None) -> int
     Raises
     ------
     UsageError
-        If it is no duration, or has no unit where one is needed.
+        If it is no duration, is too short, or has no unit where one is needed.
     """
     match = _NUMBER.match(text)
     unit = (match.group(2) or plain_unit) if match else None
@@ -46,6 +48,8 @@ def duration_ns(text: str, *, option: str, plain_unit: str | None = None) -> int
         raise UsageError(f"{option}: {text!r} is not a duration", hint=f"write {_ALLOWED}") from error
     if abs(value) >= 2**62:
         raise UsageError(f"{option}: {text!r} is out of range", hint="durations reach to 146 years")
+    if least_ns is not None and value < least_ns:
+        raise UsageError(f"{option}: {text!r} is too short", hint=f"write at least {least_ns} ns")
     return value
 
 

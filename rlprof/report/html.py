@@ -189,7 +189,9 @@ def _cards(report: WindowReport) -> str:
     found = first_fractions(report)
     if found is not None:
         scope, shares = found
-        what = "the capture" if report.iteration is None else f"iteration time ({esc(scope, 60)})"
+        span = duration(report.activity_span_s)
+        known = f"the {span} of the capture with known activity"
+        what = known if report.iteration is None else f"iteration time ({esc(scope, 60)})"
         sampled = f"; {_sampled(report)}" if _sampled(report) else ""
         cards += [
             _card(percent(share), f"of {what} is below {t * 100:.0f} % activity{sampled}", low=True)
@@ -219,10 +221,11 @@ def _first_card(report: WindowReport) -> str:
         )
     path = esc_path(best["node"], 120)
     unused, active = duration(best["score_s"]), percent(best["sm_activity"], 1)
+    per = " per iteration" if report.iteration is not None else ""
     calls = f"{count(best['count'])} calls of {duration(best['mean_s'])}"
     return (
         f'<div class="card first"><div class="what">fill first</div><div class="value">{path}</div>'
-        f'<div class="what">{unused} of unused GPU per iteration: {calls}, {active} active</div></div>'
+        f'<div class="what">{unused} of unused GPU{per}: {calls}, {active} active</div></div>'
     )
 
 
@@ -242,7 +245,7 @@ def _ranking_lead(report: WindowReport) -> str:
 
 def _ranking(report: WindowReport) -> str:
     if report.frame.is_empty():
-        return '<p class="none">The capture holds no ranges, so there is no part of the program to rank.</p>'
+        return '<p class="none">There are no ranges, so there is no part of the program to rank.</p>'
     return window_table(report)
 
 

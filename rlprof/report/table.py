@@ -36,7 +36,7 @@ def window_table(report: WindowReport) -> str:
     heads += [
         _head("score", "D_v (1 − a_v): unused GPU time per iteration", number=True),
         _head("activity", "time-weighted mean activity, a_v", number=True),
-        _head("tier", "1: below 50 %, 2: 50 to 80 %, busy: 80 % or more, not a window", number=True, up=True),
+        _head("tier", "1: below 50 %, 2: 50 to 80 %, excluded: 80 % or more", number=True, up=True),
         _head("calls", "invocations in the capture", number=True),
         _head("mean", "mean duration of one invocation, T(v)", number=True),
         _head("total", "time in the capture, children included", number=True),
@@ -98,7 +98,7 @@ def _window_row(
     elif activity is None:
         tier_text, tier_key = '<span class="unknown">–</span>', None
     else:
-        tier_text, tier_key = '<span class="busy">busy</span>', 3
+        tier_text, tier_key = '<span class="excluded">excluded</span>', 3
     calls = count(row["count"])
     if row["measured_count"] is not None and row["measured_count"] != row["count"]:
         calls += f" ({count(row['measured_count'])} measured)"

@@ -283,7 +283,7 @@ def _missing(tables: dict[TableName, pl.DataFrame]) -> dict[TableName, str]:
         "ranges": "the PyTorch trace holds no annotation or operator; mark code with"
         " torch.profiler.record_function",
         "activity": "PyTorch traces hold no SM-activity counters; capture with nsys profile"
-        " --gpu-metrics-device",
+        " --gpu-metrics-devices=all",
         "devices": "the PyTorch trace describes no GPU",
         "loop_counts": "PyTorch traces do not state how often a loop ran",
     }

@@ -295,6 +295,39 @@ def test_targets_leave_mixed_parents_to_their_parts():
     ]  # fmt: skip
 
 
+def test_what_holds_the_iteration_is_no_target():
+    rows = [(0, 1000, "run"), *((i * 200, i * 200 + 200, "epoch") for i in range(5))]
+    rows += [(i * 200, i * 200 + 100, "rollout") for i in range(5)]
+    trace = trace_of(ranges=made_ranges(*rows), activity=made_samples([0.1] * 100), processes=processes([0]))
+    assert [n for n, _ in windows(trace, iteration="epoch", tau_abs_ns=1).targets] == ["run/epoch/rollout"]
+
+
+def test_a_piece_of_an_iteration_at_an_edge_is_not_counted_as_one():
+    """Two whole iterations and a sliver: times per iteration are those of the whole ones."""
+    rows = [(i * 100, i * 100 + 100, "iteration") for i in range(3)]
+    rows += [(i * 100, i * 100 + 50, "idle") for i in range(3)]
+    whole = trace_of(ranges=made_ranges(*rows), activity=made_samples([0.0] * 30), processes=processes([0]))
+    report = windows(whole.between(0, 205), tau_abs_ns=1)
+    assert (report.iteration.count, report.iteration.total_s) == (2, pytest.approx(200e-9))
+    assert rows_of(report)["iteration/idle"]["score_s"] == pytest.approx(50e-9)
+    assert any("iteration: 1 more, not wholly in the capture" in n for n in report.notes)
+    # a lone piece is all there is: it is taken, and said to be a part
+    part = windows(whole.between(20, 90), tau_abs_ns=1)
+    assert (part.iteration.count, part.iteration.total_s) == (1, pytest.approx(70e-9))
+    assert any("no iteration lies wholly in the capture" in n for n in part.notes)
+
+
+def test_an_iteration_of_several_processes_has_a_fraction_for_each():
+    rows = [(0, 100, "iteration", 0), (0, 100, "iteration", 1)]
+    samples = pl.concat([made_samples([0.1] * 10), made_samples([0.1] * 5 + [0.9] * 5, device=1)])
+    trace = trace_of(ranges=made_ranges(*rows), activity=samples, processes=processes([0], [1]))
+    low = windows(trace).low_activity.filter(threshold=0.5)
+    assert low["scope"][0] == "iteration"
+    assert dict(low.select("scope", "fraction").iter_rows()) == pytest.approx(
+        {"iteration": 0.75, "p0:iteration": 1.0, "p1:iteration": 0.5}
+    )
+
+
 @st.composite
 def nested_program(draw):
     """An iteration with children, and activity samples of random values."""

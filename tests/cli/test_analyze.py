@@ -90,6 +90,7 @@ def test_markdown_is_a_table_with_whole_paths(cli: Cli, capture: Path) -> None:
     assert len({line.count("|") for line in rows}) == 1
     best = rlprof.read(capture).windows().frame["node"][0]
     assert f"`{best}`" in text
+    assert "\n\\* fill first" in text  # a star at the start of a line would make it an item of a list
 
 
 def test_thresholds_and_iteration_reach_the_analysis(cli: Cli, capture: Path) -> None:
@@ -123,7 +124,8 @@ def test_a_window_cuts_the_capture(cli: Cli, capture: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--tau-abs", "1"), ("--tau-rel", "2"), ("--window", "5"), ("--anchor", "x")]
+    ("option", "value"),
+    [("--tau-abs", "1"), ("--tau-abs", "-1ms"), ("--tau-rel", "2"), ("--window", "5"), ("--anchor", "x")],
 )
 def test_a_bad_value_is_told_before_anything_is_read(cli: Cli, option: str, value: str) -> None:
     result = cli("analyze", "/no/such/file", option, value)

@@ -12,6 +12,7 @@ def test_a_sound_capture(cli: Cli, capture: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert "Windows can be ranked by measured SM activity." in result.out
     assert max(map(len, result.out.splitlines())) <= 80
+    assert ("To record everything" in result.out) == ("SUSPECT" in result.out or "MISSING" in result.out)
 
 
 def test_what_is_missing_comes_first_with_what_to_do(cli: Cli, tmp_path: Path) -> None:

@@ -83,8 +83,20 @@ def test_fewer_rows_are_said_to_be_fewer(data: Path) -> None:
 def test_with_nothing_to_rank_it_says_why(tmp_path: Path) -> None:
     trace = made(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=[kernel(0, 5)], ANALYSIS_DETAILS=[{"duration": 100}])
     text = as_table(trace.windows(), trace, 20)
-    assert "No window can be ranked: the capture holds no ranges" in text
+    assert "No window can be ranked: there are no ranges" in text
     assert "rlprof doctor" in text
+
+
+def test_without_iteration_it_says_how_much_of_the_capture_has_an_activity(tmp_path: Path) -> None:
+    trace = made(
+        tmp_path,
+        NVTX_EVENTS=[push_pop(0, 50, "work")],
+        CUPTI_ACTIVITY_KIND_KERNEL=[kernel(10, 35)],
+        ANALYSIS_DETAILS=[{"duration": 100}],
+    )
+    text = as_table(trace.windows(), trace, 20)
+    assert "time of capture with known activity (50.0 ns): 50 % below 50 % activity" in text
+    assert "per iteration" not in text
 
 
 def test_with_no_activity_it_says_that_it_is_unknown(tmp_path: Path) -> None:
