@@ -5,6 +5,7 @@ The report's own format is NVIDIA's; only nsys reads it.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -237,6 +238,12 @@ def _export(report: Path, progress: Progress) -> tuple[RawTables, list[str]]:
             f"reading a report needs nsys, and {silent_ones[0]} does not run (it fails on --version)",
             where=report.name,
             hint=f"run it by hand to see why (it needs /proc mounted); or run {export_command(report.name)}",
+        )
+    if not tools and os.environ.get("RLPROF_NSYS"):
+        raise NsysError(
+            "reading a report needs nsys, and RLPROF_NSYS names no program",
+            where=report.name,
+            hint="correct or unset RLPROF_NSYS",
         )
     if not tools:
         raise NsysError(

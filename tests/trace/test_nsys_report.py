@@ -578,6 +578,12 @@ def test_no_nsys(report):
     assert "`nsys export --type sqlite run.nsys-rep` on the machine that captured it" in text
 
 
+def test_a_named_nsys_that_is_not_there(report, monkeypatch, tmp_path):
+    monkeypatch.setenv("RLPROF_NSYS", str(tmp_path / "no_nsys"))
+    with pytest.raises(NsysError, match="RLPROF_NSYS names no program"):
+        read_report(report)
+
+
 def test_nsys_that_does_not_run(report, machine):
     path = fake_nsys(machine / "nsys", "")
     path.write_text("#!/bin/sh\necho 'filesystem_error: canonical: /proc/1/exe' >&2\nexit 1\n")
