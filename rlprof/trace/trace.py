@@ -214,8 +214,12 @@ class Trace:
 
         lo, hi = max(start_ns, self.meta.start_ns), min(end_ns, self.meta.end_ns)
         loaders, note = cut_loaders(self, lo, hi, asked_ns=(start_ns, end_ns))
+        whole = (lo, hi) == (self.meta.start_ns, self.meta.end_ns)
         return Trace(
-            meta=replace(self.meta, start_ns=lo, end_ns=hi),
+            # how much of the profiler's own time lies in a part is not known
+            meta=replace(
+                self.meta, start_ns=lo, end_ns=hi, overhead_ns=self.meta.overhead_ns if whole else None
+            ),
             loaders=loaders,
             missing=self.missing,
             base_notes=(*self.base_notes, note),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,14 @@ def test_rows_are_clipped_at_the_edges(tmp_path):
     assert part.kernels.select("start_ns", "end_ns").rows() == [(30, 35), (60, 70)]
     assert (part.meta.start_ns, part.meta.end_ns) == (30, 70)
     assert any("1 ranges reach over an edge" in n for n in part.notes)
+
+
+def test_overhead_of_the_whole_is_not_that_of_a_part(data):
+    trace = read_sqlite(data / "nsys" / "vla_chunk_and_training.sqlite")
+    trace = replace(trace, meta=replace(trace.meta, overhead_ns=1_000))
+    start, end = trace.meta.start_ns, trace.meta.end_ns
+    assert trace.between(start, end).meta.overhead_ns == 1_000
+    assert trace.between(start, (start + end) // 2).meta.overhead_ns is None
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(300, 400), (50, 50), (70, 20)])
