@@ -24,6 +24,8 @@ from rlprof.unavailable import Unavailable
 THRESHOLDS = (0.5, 0.8)
 #: A node of which less than this share of time is covered by samples has no activity.
 MIN_COVERAGE_FRAC = 0.5
+#: Counters give whole percents: a node all of whose samples say 80 % is at 0.8, not a rounding below it.
+ACTIVITY_DECIMALS = 9
 CHUNK = 1_000_000
 
 
@@ -59,7 +61,7 @@ class NodeSums:
         """Activity and coverage of each node on each device, shape (devices, nodes); NaN: unavailable."""
         with np.errstate(invalid="ignore", divide="ignore"):
             coverage = self.covered_ns / self.duration_ns
-            active = self.active_ns / self.covered_ns
+            active = np.round(self.active_ns / self.covered_ns, ACTIVITY_DECIMALS)
         coverage = np.where(self.duration_ns > 0, np.minimum(coverage, 1.0), 0.0)
         active = np.where(self.used & (coverage >= MIN_COVERAGE_FRAC), active, np.nan)
         return active, coverage

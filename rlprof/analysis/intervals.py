@@ -99,19 +99,25 @@ class StepIntegral:
         np.cumsum((end - start) * rows, axis=1, out=before[:, 1:])
         return cls(start, end, rows, before)
 
-    def up_to(self, t: I64) -> F64:
-        """Integrals from minus infinity to each time of `t`, shape (k, len(t))."""
-        if len(self.start) == 0:
-            return np.zeros((len(self.values), len(t)))
-        i = np.searchsorted(self.start, t, side="right") - 1
-        at = np.maximum(i, 0)
-        inside = np.where(i >= 0, np.minimum(t, self.end[at]) - self.start[at], 0)
-        out: F64 = self.before[:, at] + self.values[:, at] * inside
-        return out
-
     def over(self, start: I64, end: I64) -> F64:
         """Integrals over each interval [start, end), shape (k, len(start))."""
-        return self.up_to(end) - self.up_to(start)
+        if len(self.start) == 0:
+            return np.zeros((len(self.values), len(start)))
+        i, j = self._step(start), self._step(end)
+        first, last = np.maximum(i, 0), np.maximum(j, 0)
+        apart = i != j
+        # From the interval's start to the end of its first step, whole steps, and into its last one. As a
+        # difference of two integrals from the beginning, what is short would drown in their rounding.
+        head_to = np.where(apart, self.end[first], np.minimum(end, self.end[first]))
+        head = np.where(i >= 0, np.maximum(head_to - start, 0), 0)
+        tail = np.where(apart & (j >= 0), np.minimum(end, self.end[last]) - self.start[last], 0)
+        between = self.before[:, last] - self.before[:, np.minimum(i + 1, last)]
+        out: F64 = self.values[:, first] * head + between + self.values[:, last] * tail
+        return out
+
+    def _step(self, t: I64) -> I64:
+        """Last step that starts at or before each time; -1: none."""
+        return np.searchsorted(self.start, t, side="right") - 1
 
 
 def load(start: I64, end: I64, weight: I64) -> tuple[I64, I64, I64]:

@@ -128,11 +128,12 @@ class Trace:
         Returns
         -------
         polars.DataFrame
-            The columns, in the order of the table's schema.
+            The columns, in the order asked for; all of them in the order of the table's schema.
         """
-        want = list(schema(name, columns))
+        # callers unpack rows in the order they asked for
+        want = list(schema(name) if columns is None else dict.fromkeys(columns))
         if name not in self.loaders:
-            return empty(name, want)
+            return empty(name, want).select(want)
         held = self._cache.get(name)
         if held is None or not set(want) <= set(held.columns):
             union = set(want) | set(held.columns if held is not None else ())

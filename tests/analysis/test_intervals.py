@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.analysis.intervals import StepIntegral, clip, cut_steps, load, union
@@ -76,3 +76,14 @@ def test_integral_and_cut(rows, asked, seed):
     for s, e, v in zip(*cut_steps(start, end, value, *keep), strict=True):
         cut[s:e] += v
     np.testing.assert_allclose(cut, inside)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 50), st.integers(0, 100))
+def test_a_short_interval_late_in_a_long_signal_is_exact(step, length, percent):
+    """As a difference of integrals from the beginning it would drown in their rounding."""
+    start = np.arange(10**6 + 1, dtype=np.int64) * 10_000_000  # three hours
+    value = np.full(len(start), percent / 100)
+    at = start[[step]] + 7
+    got = StepIntegral.of(start, start + 10_000_000, value).over(at, at + length)
+    assert got[0, 0] == percent / 100 * length

@@ -238,6 +238,32 @@ def test_several_gpus_are_listed_one_by_one_and_over_all():
     assert frame.filter(pl.col("device").is_null())["rank"].drop_nulls().sort().to_list() == [1, 2, 3]
 
 
+def test_processes_use_the_gpus_on_which_they_ran_kernels():
+    """Without a list of CUDA contexts; process 0 works on GPU 1 and process 1 on GPU 0."""
+    ranges = made_ranges((0, 100, "iteration", 0), (0, 100, "first", 0), (0, 100, "second", 1))
+    kernels = pl.DataFrame(
+        {"start_ns": [0, 0], "end_ns": [20, 60], "device": [1, 0], "process": [0, 1], "kind": "kernel"}
+    )
+    trace = trace_of(ranges=ranges, kernels=kernels, processes=processes(None, None))
+    frame = windows(trace, tau_abs_ns=1).frame
+    found = {(n, d): a for n, d, a in frame.select("node", "device", "sm_activity").iter_rows()}
+    assert found == {
+        ("iteration", None): pytest.approx(0.2), ("iteration", 1): pytest.approx(0.2),
+        ("iteration/first", None): pytest.approx(0.2), ("iteration/first", 1): pytest.approx(0.2),
+        ("second", None): pytest.approx(0.6), ("second", 0): pytest.approx(0.6),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("percent", "tier"), [(80, None), (79, 2), (50, 2), (49, 1)])
+def test_a_node_of_even_samples_is_in_their_tier(percent, tier):
+    """Samples are whole percents: at 80 % no rounding may make a window of what is excluded."""
+    ranges = made_ranges((0, 3_000_000, "iteration"), (1_999_921, 2_000_234, "late"))
+    trace = trace_of(
+        ranges=ranges, activity=made_samples([percent / 100] * 30_000, period=100), processes=processes([0])
+    )
+    assert windows(trace, tau_abs_ns=1).frame["tier"].to_list() == [tier, tier]
+
+
 def test_poor_coverage_is_unavailable_not_a_number():
     ranges = made_ranges((0, 1000, "iteration"), (0, 100, "seen"), (500, 600, "unseen"))
     trace = trace_of(ranges=ranges, activity=made_samples([0.3] * 30), processes=processes([0]))
