@@ -19,14 +19,14 @@ step() { name=$1; limit=$2; shift 2; case " $steps " in *" $name "*) ;; *) retur
   echo "== $name: code $code, $((SECONDS - began)) s"; }
 vla() {
   python3 -m rlprof capture --backend cupti --rate 10kHz --kernels --force -o "$out/vla_cupti.rlprof" -- python3 -m benchmarks.gpu.vla
-  clean python3 -m rlprof capture --backend nsys --rate 10kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla
+  clean python3 -m rlprof capture --backend nsys --rate 2kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla --iterations 2
   cp /tmp/vla_nsys.nsys-rep "$out/vla.nsys-rep"
 }
 export -f vla clean; export out libraries
 step tests 90 python3 -m pytest -q -p no:cacheprovider -m gpu tests/capture/test_kernels.py tests/capture/samplers/test_gpu.py
 step check 60 python3 -m rlprof capture --check
 step vla 120 bash -c vla
-step overhead 200 python3 -m benchmarks.gpu.capture_overhead --out "$out" --libraries "$libraries"
+step overhead 260 python3 -m benchmarks.gpu.capture_overhead --out "$out" --libraries "$libraries"
 step nsys 170 python3 -m benchmarks.gpu.cupti_vs_nsys capture --out "$out" --libraries "$libraries" --seconds 15
 step numbers 70 python3 -m benchmarks.gpu.four_numbers --out "$out"
 step soak 260 python3 -m benchmarks.gpu.sampler_facts --out "$out" --only stalled,rates,soak --soak 180

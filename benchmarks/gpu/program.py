@@ -6,6 +6,7 @@ launch N [S]      N small kernels in S segments, one about every 100 us: bound b
 load SECONDS      nodes of different activity one after the other, each a range of known name
 edges N           N matrix products with gaps, with the host's times before and after each
 profile N         N small kernels under torch's profiler: how many of them it records
+work N            rounds of host work between two kernels, instead of the calibrated number
 quit
 """
 
@@ -43,6 +44,12 @@ def _launch(count: int) -> float:
             torch.cuda.synchronize()
     torch.cuda.synchronize()
     return (time.monotonic_ns() - began) / 1e9
+
+
+def set_work(rounds: int) -> None:
+    """Do the same work as another program, whatever this one's calibration said."""
+    global WORK  # noqa: PLW0603
+    WORK = rounds
 
 
 def calibrate(target_s: float = 100e-6) -> int:

@@ -56,7 +56,9 @@ def arrow_array(values: Any, kind: pa.DataType) -> pa.Array:
         data = array(_CODES[str(kind)], [0 if v is None else v for v in values])
     elif str(values.dtype) != (dtype := _DTYPES.get(str(kind), str(kind))):
         data = values.astype(dtype)
-    valid = None if data is values else _validity(values)
+    elif not values.flags["C_CONTIGUOUS"]:
+        data = values.copy()  # one column of several: a buffer holds no gaps
+    valid = None if hasattr(values, "__array_interface__") else _validity(values)
     return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(data)])
 
 

@@ -41,6 +41,11 @@ def test_arrays_of_numpy(dtype):
     assert arrow_array(values, pa.float64()).to_pylist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
+def test_one_column_of_several():
+    values = np.arange(12.0).reshape(4, 3)[:, 1]
+    assert arrow_array(values, pa.float64()).to_pylist() == [1.0, 4.0, 7.0, 10.0]
+
+
 @given(st.text(st.characters(codec="utf-8"), max_size=5), st.integers(0, 20))
 def test_constant(text, size):
     assert constant(text, size).to_pylist() == [text] * size
