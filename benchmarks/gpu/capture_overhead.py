@@ -3,10 +3,10 @@
     python -m benchmarks.gpu.capture_overhead --out FOLDER [--libraries FOLDER_WITH_LIBDW] [--no-nsys]
 
 Every back end is measured in several rounds, each between two measurements of the program alone, on one and
-the same process of the program, which is pinned to one core; the sampler may use the others. nsys has to start
-the program itself: it is measured as often within one run of a program that does the same work. One measurement
-is the fastest of eight stretches of 3,000 kernels, and the overhead of a round compares it with the mean of
-its two neighbours: machines that are shared run at different speeds for seconds at a time.
+the same process of the program, which is pinned to one core; the sampler may use the others. nsys has to
+start the program itself: it is measured as often within one run of a program that does the same work. One
+measurement is the fastest of eight stretches of 3,000 kernels, and the overhead of a round compares it with
+the mean of its two neighbours: machines that are shared run at different speeds for seconds at a time.
 """
 
 from __future__ import annotations
