@@ -104,11 +104,17 @@ def _kernel_union(trace: Trace) -> tuple[Signal, ...] | Unavailable:
         )
     rows = trace.table("kernels", ["start_ns", "end_ns", "device", "blocks", "kind"])
     if rows.is_empty():
-        return Unavailable("the capture holds no kernel, so whether its GPUs were idle cannot be told")
+        return Unavailable("the capture holds no valid kernel, so whether its GPUs were idle cannot be told")
     known = trace.table("devices", ["device", "sm_count"])
     sms = dict(known.drop_nulls().iter_rows())
     span = _event_span(trace, rows)
-    parts = rows.with_columns(pl.col("device").fill_null(0)).partition_by("device", as_dict=True)
+    # work of an unknown device is that of the only one there is, or counts for none
+    if len(known) == 1:
+        rows = rows.with_columns(pl.col("device").fill_null(known["device"][0]))
+    rows = rows.drop_nulls("device")
+    if rows.is_empty():
+        return Unavailable("no kernel of the capture names its GPU, so whether one was idle cannot be told")
+    parts = rows.partition_by("device", as_dict=True)
     return tuple(_busy(d, parts[d,], sms.get(d), span) for (d,) in sorted(parts))
 
 

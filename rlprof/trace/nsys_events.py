@@ -18,6 +18,7 @@ from rlprof.trace.nsys_export import (
     Condition,
     NsysExport,
     require,
+    set_aside_impossible,
 )
 from rlprof.trace.tables import conform, empty
 from rlprof.trace.trace import Loaded, TraceMeta
@@ -25,7 +26,7 @@ from rlprof.trace.trace import Loaded, TraceMeta
 # NVTX eventType values
 PUSH_POP, START_END, MARK, DOMAIN_CREATE = 59, 60, 34, 75
 #: Text of an NVTX mark by which a program says how often a partly marked range really ran.
-LOOP_COUNT_MARK = re.compile(r"^rlprof\.count:(?P<path>.+)=(?P<count>\d+)$")
+LOOP_COUNT_MARK = re.compile(r"^rlprof\.count:(?P<path>.+)=(?P<count>[0-9]{1,15})$", re.DOTALL)
 COPY_KINDS = {
     0: "unknown",
     1: "HtoD",
@@ -83,11 +84,16 @@ def read_ranges(export: NsysExport, meta: TraceMeta, columns: Sequence[str] | No
     if columns is None or "name" in columns:
         want += ["text", "textId"]
     where: tuple[Condition, ...] = (("eventType", (PUSH_POP, START_END)),)
-    rows = export.raw.read(NVTX, export.pick(NVTX, want), where)
-    notes = []
+    rows, notes = set_aside_impossible(
+        export.raw.read(NVTX, export.pick(NVTX, want), where), "ranges", ("start", "globalTid")
+    )
     unended = rows["end"].null_count()
-    # a range that was open when the capture stopped is closed at its end (by nsys itself, or here)
-    cut = (rows["end"].fill_null(meta.end_ns) >= meta.end_ns).alias("cut")
+    # A range that was open when the capture stopped is closed at its end, by nsys itself or here. Where the
+    # end is but that of the last event, a range that ends there may as well have been closed by the program.
+    cut = rows["end"].is_null()
+    if export.stated_duration_ns is not None:
+        cut |= (rows["end"] >= meta.end_ns).fill_null(False)
+    cut = cut.alias("cut")
     if unended:
         notes.append(f"ranges that never ended: {unended}; taken to last to the capture's end")
     if int(cut.sum()) > unended:
@@ -153,14 +159,18 @@ def _with_read_anyway(columns: Sequence[str] | None) -> Sequence[str] | None:
 
 def read_kernels(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     """Kernels, and CUDA graphs that were recorded as a whole."""
-    parts, notes = [], []
+    parts: list[pl.DataFrame] = []
+    notes: list[str] = []
     columns = _with_read_anyway(columns)
     if KERNEL in export.tables:
         require(export, KERNEL, ["start", "end", "deviceId"])
-        parts.append(_device_rows(export, KERNEL, columns).with_columns(pl.lit("kernel").alias("kind")))
+        rows, odd = _device_rows(export, KERNEL, columns, "kernels")
+        parts.append(rows.with_columns(pl.lit("kernel").alias("kind")))
+        notes += odd
     if GRAPH in export.tables:
-        graphs = _device_rows(export, GRAPH, columns).with_columns(pl.lit("graph").alias("kind"))
-        parts.append(graphs)
+        graphs, odd = _device_rows(export, GRAPH, columns, "CUDA-graph launches")
+        parts.append(graphs.with_columns(pl.lit("graph").alias("kind")))
+        notes += odd
         notes.append(
             f"{len(graphs)} CUDA-graph launches were recorded as a whole: busy, but what ran inside is"
             " unknown (capture with --cuda-graph-trace=node)"
@@ -169,8 +179,10 @@ def read_kernels(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     return Loaded(frame, tuple(notes))
 
 
-def _device_rows(export: NsysExport, table: str, columns: Sequence[str] | None) -> pl.DataFrame:
-    """Rows of one CUPTI table with process, device and the other columns that it has."""
+def _device_rows(
+    export: NsysExport, table: str, columns: Sequence[str] | None, what: str
+) -> tuple[pl.DataFrame, list[str]]:
+    """Rows of one CUPTI table with process, device and the other columns that it has; and notes."""
     source: Mapping[str, tuple[str, ...]] = {
         "stream": ("streamId",),
         "correlation_id": ("correlationId",),
@@ -182,7 +194,9 @@ def _device_rows(export: NsysExport, table: str, columns: Sequence[str] | None) 
     }
     wanted = [c for k, cs in source.items() if columns is None or k in columns for c in cs]
     want = ["start", "end", "deviceId", "globalPid", *wanted]
-    rows = export.raw.read(table, export.pick(table, want))
+    rows, notes = set_aside_impossible(
+        export.raw.read(table, export.pick(table, want)), what, ("start", "end")
+    )
     if "globalPid" not in rows.columns:
         rows = rows.with_columns(pl.lit(0).alias("globalPid"))
     rows = rows.with_columns(export.process_number(rows["globalPid"]).alias("process"))
@@ -191,29 +205,37 @@ def _device_rows(export: NsysExport, table: str, columns: Sequence[str] | None) 
         pl.col("end").alias("end_ns"),
         export.device_of(rows).alias("device"),
     )
+    if lost := out["device"].null_count():
+        notes.append(f"{lost} of {len(out)} {what} name no GPU of the capture: they count for none")
     plain = {"streamId": "stream", "correlationId": "correlation_id", "bytes": "size_bytes"}
     out = out.rename({k: v for k, v in plain.items() if k in out.columns})
     for column, name in (("shortName", "name"), ("demangledName", "full_name")):
         if column in out.columns:
             out = out.with_columns(export.named(out[column]).alias(name))
     if {"gridX", "gridY", "gridZ"} <= set(out.columns):
-        out = out.with_columns((pl.col("gridX") * pl.col("gridY") * pl.col("gridZ")).alias("blocks"))
-    return out
+        blocks = pl.col("gridX") * pl.col("gridY") * pl.col("gridZ")
+        # no launch has fewer than one block: a size of 0 was not recorded
+        out = out.with_columns(pl.when(blocks > 0).then(blocks).alias("blocks"))
+    return out, notes
 
 
 def read_copies(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     """Copies and memsets."""
-    parts = []
+    parts: list[pl.DataFrame] = []
+    notes: list[str] = []
     columns = _with_read_anyway(columns)
     if MEMCPY in export.tables:
-        rows = _device_rows(export, MEMCPY, columns)
+        rows, odd = _device_rows(export, MEMCPY, columns, "copies")
+        notes += odd
         if "copyKind" in rows.columns:
             kind = rows["copyKind"].replace_strict(COPY_KINDS, default="unknown", return_dtype=pl.String)
             rows = rows.with_columns(kind.alias("kind"))
         parts.append(rows)
     if MEMSET in export.tables:
-        parts.append(_device_rows(export, MEMSET, columns).with_columns(pl.lit("memset").alias("kind")))
-    return Loaded(pl.concat([conform(p, "copies", columns) for p in parts]))
+        rows, odd = _device_rows(export, MEMSET, columns, "memsets")
+        parts.append(rows.with_columns(pl.lit("memset").alias("kind")))
+        notes += odd
+    return Loaded(pl.concat([conform(p, "copies", columns) for p in parts]), tuple(notes))
 
 
 def read_api(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
@@ -221,7 +243,11 @@ def read_api(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
     require(export, RUNTIME, ["start", "end", "globalTid"])
     source = {"correlation_id": "correlationId", "name": "nameId"}
     wanted = [c for k, c in source.items() if columns is None or k in columns]
-    rows = export.raw.read(RUNTIME, export.pick(RUNTIME, ["start", "end", "globalTid", *wanted]))
+    rows, notes = set_aside_impossible(
+        export.raw.read(RUNTIME, export.pick(RUNTIME, ["start", "end", "globalTid", *wanted])),
+        "API calls",
+        ("start", "end", "globalTid"),
+    )
     out = rows.with_columns(
         pl.col("start").alias("start_ns"),
         pl.col("end").alias("end_ns"),
@@ -232,4 +258,4 @@ def read_api(export: NsysExport, columns: Sequence[str] | None) -> Loaded:
         out = out.rename({"correlationId": "correlation_id"})
     if "nameId" in out.columns:
         out = out.with_columns(export.named(out["nameId"]).alias("name"))
-    return Loaded(conform(out, "api", columns))
+    return Loaded(conform(out, "api", columns), tuple(notes))

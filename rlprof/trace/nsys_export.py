@@ -6,6 +6,7 @@ no version is asked. Tables are made by nsys only when they hold rows.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ NEEDED_TABLES = (
 )
 
 OTHER_VENDORS = re.compile(r"intel|amd|radeon|microsoft|llvmpipe|aspeed|matrox", re.IGNORECASE)
+
+#: Differences of two times up to this fit into int64.
+LARGEST_TIME_NS = 2**62
 
 #: A row filter: column, and the values allowed in it.
 Condition = tuple[str, tuple[int | None, ...]]
@@ -151,6 +155,12 @@ class NsysExport:
         return out
 
     @cached_property
+    def stated_duration_ns(self) -> int | None:
+        """Length of the session, if the capture states it."""
+        stated = [as_int(r["duration"]) for r in self.small("ANALYSIS_DETAILS", ["duration"])]
+        return max((d for d in stated if 0 < d <= LARGEST_TIME_NS), default=None)
+
+    @cached_property
     def process_keys(self) -> list[int]:
         """Hardware, VM and pid bits of every process seen, ascending; its position is the process number."""
         keys: set[int] = set()
@@ -159,6 +169,7 @@ class NsysExport:
             (KERNEL, "globalPid"),
             (GRAPH, "globalPid"),
             (MEMCPY, "globalPid"),
+            (MEMSET, "globalPid"),
             (RUNTIME, "globalTid"),
         ):
             if table in self.tables and column in self.raw.columns(table):
@@ -172,31 +183,36 @@ class NsysExport:
         own = [
             r
             for r in rows
-            if not OTHER_VENDORS.search(str(r["name"] or "")) and not (r["smCount"] == 0 and len(rows) > 1)
+            if not OTHER_VENDORS.search(str(r["name"] or ""))
+            and not (r["smCount"] == 0 and len(rows) > 1)
+            and _is_device(as_int(r["id"]))
         ]
         return sorted(own, key=lambda r: as_int(r["id"]))
 
     @cached_property
     def device_of(self) -> Callable[[pl.DataFrame], pl.Series]:
-        """Map (process number, CUDA ordinal as the process sees it) to the GPU's number in the report."""
+        """Map (process number, CUDA ordinal as the process sees it) to the GPU's number in the report.
+
+        Null where the ordinal is missing or no number of a device, unless the capture has one GPU only.
+        """
         by_process: dict[tuple[int, int], int] = {}
         number = {k & 0xFFFFFF: i for i, k in enumerate(self.process_keys)}
         for r in self.small(CUDA_DEVICE, ["gpuId", "cudaId", "pid"]):
             if r["pid"] is not None and as_int(r["pid"]) in number:
                 by_process[number[as_int(r["pid"])], as_int(r["cudaId"])] = as_int(r["gpuId"])
         by_ordinal = {as_int(g["cuDevice"]): as_int(g["id"]) for g in self.gpus if g["cuDevice"] is not None}
+        only = as_int(self.gpus[0]["id"]) if len(self.gpus) == 1 else None
 
         def apply(frame: pl.DataFrame) -> pl.Series:
             pairs = frame.select("process", "deviceId").unique()
-            rows = [
-                (p, d, by_process.get((p, d), by_ordinal.get(d, d)))
-                for p, d in pairs.iter_rows()
-                if d is not None
-            ]
+            rows = []
+            for p, d in pairs.iter_rows():
+                found = only if d is None else by_process.get((p, d), by_ordinal.get(d, d))
+                rows.append((p, d, found if found is not None and _is_device(found) else only))
             names = {"process": pl.UInt32, "deviceId": pl.Int64, "device": pl.Int32}
             table = pl.DataFrame(rows, schema=names, orient="row")
             return frame.select("process", "deviceId").join(
-                table, on=["process", "deviceId"], how="left", maintain_order="left"
+                table, on=["process", "deviceId"], how="left", maintain_order="left", nulls_equal=True
             )["device"]
 
         return apply
@@ -218,7 +234,38 @@ class NsysExport:
 
 def as_int(value: object) -> int:
     """The number in a cell, 0 for none."""
-    return int(value) if isinstance(value, (int, float)) else 0
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
+
+
+def _is_device(number: int) -> bool:
+    return 0 <= number < 2**31
+
+
+def set_aside_impossible(
+    rows: pl.DataFrame, what: str, needed: Sequence[str]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Rows whose times and ids can be true, and a note on how many cannot.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Columns `needed`; those of them called ``start`` and ``end`` are times.
+    what : str
+        What a row is, in the plural, for the note.
+    needed : sequence of str
+        Columns without which a row means nothing. A row may not end before it starts.
+    """
+    fine = pl.all_horizontal(pl.col(c).is_not_null() for c in needed)
+    for c in ("start", "end"):
+        if c in rows.columns:  # a missing end may be allowed, an absurd one is not
+            fine &= pl.col(c).is_between(-LARGEST_TIME_NS, LARGEST_TIME_NS).fill_null(True)
+    if "start" in needed and "end" in needed:
+        fine &= (pl.col("end") >= pl.col("start")).fill_null(False)
+    kept = rows.filter(fine)
+    lost = len(rows) - len(kept)
+    if not lost:
+        return rows, []
+    return kept, [f"{lost} of {len(rows)} {what} without times or with impossible ones were set aside"]
 
 
 def require(export: NsysExport, table: str, columns: Sequence[str]) -> None:

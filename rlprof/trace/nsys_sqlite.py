@@ -79,8 +79,9 @@ class SqliteTables:
         )
 
     def tables(self) -> frozenset[str]:
-        """Names of the tables in the file."""
-        return frozenset(str(n) for (n,) in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'"))
+        """Names of the tables in the file, and of views, which a trimmed export may have in their place."""
+        sql = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+        return frozenset(str(n) for (n,) in self._rows(sql))
 
     def _types(self, table: str) -> dict[str, str]:
         if table not in self._columns:
@@ -95,11 +96,12 @@ class SqliteTables:
     def row_count(self, table: str) -> int:
         """Number of rows, from the largest rowid: exports are written once and never deleted from."""
         try:
-            found = self._rows(f"SELECT max(rowid) FROM {_quoted(table)}")
-        except DamagedTraceError:  # a table WITHOUT ROWID
-            found = self._rows(f"SELECT count(*) FROM {_quoted(table)}")
-        value = found[0][0]
-        return value if isinstance(value, int) else 0
+            largest = self._rows(f"SELECT max(rowid) FROM {_quoted(table)}")[0][0]
+        except DamagedTraceError:  # a table WITHOUT ROWID, or a view
+            largest = None
+        if not isinstance(largest, int):  # a view may give null
+            largest = self._rows(f"SELECT count(*) FROM {_quoted(table)}")[0][0]
+        return largest if isinstance(largest, int) else 0
 
     @staticmethod
     def _where(where: tuple[Condition, ...]) -> str:

@@ -18,6 +18,7 @@ from rlprof.trace.nsys_export import (
     CONTEXT,
     GRAPH,
     KERNEL,
+    LARGEST_TIME_NS,
     MEMCPY,
     MEMSET,
     METRICS,
@@ -106,15 +107,9 @@ def trace_from_raw(raw: RawTables, *, format: str, file_name: str, notes: tuple[
 def _meta(export: NsysExport, format: str) -> tuple[TraceMeta, list[str]]:
     """Span, clock and settings of the capture."""
     notes = []
-    span = export.small("ANALYSIS_DETAILS", ["duration"])
-    end_ns = max((as_int(r["duration"]) for r in span), default=0)
-    if not end_ns:
-        ends = [
-            export.raw.read(t, ["end"])["end"].max()
-            for t in (NVTX, KERNEL, GRAPH, MEMCPY, RUNTIME)
-            if t in export.tables
-        ]
-        end_ns = max((as_int(e) for e in ends), default=0)
+    end_ns = export.stated_duration_ns
+    if end_ns is None:
+        end_ns = _last_event_ns(export)
         notes.append("the capture does not state its duration; it is taken to end with its last event")
     utc = export.small("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])
     said = export.settings
@@ -149,6 +144,16 @@ def _meta(export: NsysExport, format: str) -> tuple[TraceMeta, list[str]]:
     ), notes
 
 
+def _last_event_ns(export: NsysExport) -> int:
+    """When the last event begins or ends; 0 without any."""
+    found = [0]
+    for table in (NVTX, KERNEL, GRAPH, MEMCPY, RUNTIME, METRICS):
+        if table in export.tables:
+            times = export.raw.read(table, export.pick(table, ["start", "end", "timestamp"]))
+            found += [as_int(c.filter(c <= LARGEST_TIME_NS).max()) for c in times]
+    return max(found)
+
+
 def _overhead_ns(export: NsysExport) -> int | None:
     """Union of the times in which the profiler held up a thread."""
     spans = export.small(OVERHEAD, ["start", "end"])
@@ -161,7 +166,7 @@ def _overhead_ns(export: NsysExport) -> int | None:
 
 def _devices(export: NsysExport) -> Loaded:
     rows = [
-        (as_int(g["id"]), str(g["name"] or f"GPU {g['id']}"), as_int(g["smCount"]) or None, g["uuid"])
+        (as_int(g["id"]), str(g["name"] or f"GPU {g['id']}"), max(0, as_int(g["smCount"])) or None, g["uuid"])
         for g in export.gpus
     ]
     notes: tuple[str, ...] = ()

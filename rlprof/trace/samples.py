@@ -17,8 +17,8 @@ def hold_intervals(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]
     Parameters
     ----------
     samples : polars.DataFrame
-        Columns ``device``, ``start_ns``, ``active_frac``; any order. Null and repeated timestamps of a
-        device are dropped with a note.
+        Columns ``device``, ``start_ns``, ``active_frac``; any order. Nulls, repeated timestamps of a
+        device and values that are no share (0..1) are dropped with a note.
 
     Returns
     -------
@@ -29,6 +29,7 @@ def hold_intervals(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]
     """
     clean = (
         samples.drop_nulls()
+        .filter(pl.col("active_frac").is_between(0, 1) & pl.col("start_ns").is_between(-(2**62), 2**62))
         .sort("device", "start_ns", maintain_order=True)
         .unique(["device", "start_ns"], keep="first", maintain_order=True)
     )
@@ -43,7 +44,8 @@ def hold_intervals(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]
     notes = []
     if len(clean) < len(samples):
         notes.append(
-            f"{len(samples) - len(clean)} of {len(samples)} activity samples repeat a time or are empty"
+            f"{len(samples) - len(clean)} of {len(samples)} activity samples repeat a time, are empty or"
+            " lie outside 0 to 100 %"
         )
     gaps = timed.filter(pl.col("step_ns") > longest)
     if len(gaps):
