@@ -19,7 +19,9 @@ step() { name=$1; limit=$2; shift 2; case " $steps " in *" $name "*) ;; *) retur
   echo "== $name: code $code, $((SECONDS - began)) s"; }
 vla() {
   python3 -m rlprof capture --backend cupti --rate 10kHz --kernels --force -o "$out/vla_cupti.rlprof" -- python3 -m benchmarks.gpu.vla
-  clean python3 -m rlprof capture --backend nsys --rate 2kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla --iterations 2
+  # processes of its own only: nsys notes the environment of all that it sees
+  unshare --fork --pid --mount-proc env -i true 2>/dev/null && alone="unshare --fork --pid --mount-proc" || alone=
+  clean $alone python3 -m rlprof capture --backend nsys --rate 2kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla --iterations 2
   cp /tmp/vla_nsys.nsys-rep "$out/vla.nsys-rep"
 }
 export -f vla clean; export out libraries
