@@ -15,6 +15,8 @@ from rlprof.trace.hierarchy import Hierarchy
 from rlprof.trace.trace import Trace
 
 TIER_1_BELOW, EXCLUDED_FROM = 0.5, 0.8
+#: A node with more than this share of its time in cut ranges is not proposed: how long it takes is unknown.
+MAX_CUT_FRAC = 0.5
 #: Columns of the windows, in the order of every output.
 COLUMNS: dict[str, Any] = {
     "node": pl.String,
@@ -80,6 +82,7 @@ def window_table(
         pl.col("self_ns").sum(),
         duration.filter(~pl.col("cut")).mean().alias("mean_uncut_ns"),
         duration.mean().alias("mean_ns"),
+        duration.filter(pl.col("cut")).sum().alias("cut_ns"),
     )
     base = (
         tree.nodes.join(counts, on="node", how="left", maintain_order="left")
@@ -102,6 +105,7 @@ def window_table(
         (pl.coalesce("mean_uncut_ns", "mean_ns") / 1e9).alias("mean_s"),
         (pl.col("self_ns") * pl.col("scale") / 1e9).alias("self_s"),
         (pl.col("d_ns") >= min(tau_abs_ns, tau_rel_frac * t_iter_ns)).alias("eligible"),
+        (pl.col("cut_ns") > MAX_CUT_FRAC * pl.col("total_ns")).alias("mostly_cut"),
     )
     parts = []
     if len(sums.devices) > 1:
@@ -170,12 +174,13 @@ def choose_targets(
 
     Scanned by rank; the iteration itself and what holds it are not windows, a node that holds an eligible
     descendant of another tier (or an excluded one) is left for its parts, and relatives of one taken are
-    skipped.
+    skipped; so are nodes of which most of the time is in ranges that have no end of their own.
     """
     if frame.is_empty():
         return frozenset(), ()
     several = frame["device"].n_unique() > 1
     rows = frame.filter(pl.col("device").is_null()) if several else frame
+    lost = frozenset(rows.filter("mostly_cut").select("node", "process").iter_rows())
     cells = rows.select("node", "process", "tier", "excluded", "eligible", "inside", "rank").rows()
     excluded = frozenset((n, p) for n, p, _, x, *_ in cells if x)
     chosen: list[tuple[str, str]] = []
@@ -184,8 +189,10 @@ def choose_targets(
     ):
         if len(chosen) == most:
             break
-        if (found is not None and (found.name + "/").startswith(node + "/")) or any(
-            p == process and (n.startswith(node + "/") or node.startswith(n + "/")) for n, p in chosen
+        if (
+            (node, process) in lost
+            or (found is not None and (found.name + "/").startswith(node + "/"))
+            or any(p == process and (n.startswith(node + "/") or node.startswith(n + "/")) for n, p in chosen)
         ):
             continue
         mixed = any(

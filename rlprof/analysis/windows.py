@@ -228,6 +228,12 @@ def _quality_notes(
 ) -> list[str]:
     """What makes activities doubtful: coarse sampling, poor coverage, work of others."""
     notes = []
+    lost = frame.filter("mostly_cut")
+    if not lost.is_empty():
+        notes.append(
+            f"{lost['node'].n_unique()} nodes have most of their time in ranges without an end of their own:"
+            f" their times and scores are doubtful, and they are not proposed ({_some(lost)})"
+        )
     if active and not frame.is_empty():
         poor = frame.filter((pl.col("coverage") < MIN_COVERAGE_FRAC) & pl.col("sm_activity").is_null())
         if len(poor):

@@ -18,6 +18,8 @@ ASSUMED_HOST_SKEW_NS = 100_000_000
 #: PyTorch traces state their time to the microsecond.
 ANCHOR_RESOLUTION_NS = 1_000
 #: Unix times before the year 2000 are no Unix times.
+#: Captures further apart than this are not of one run, whatever anchors say.
+ANCHOR_SLIP_NS = 86_400 * 10**9
 _YEAR_2000_NS = 946_684_800 * 10**9
 
 
@@ -124,8 +126,9 @@ def _refuse_apart(
     )
     latest, last = spans[0][1], spans[0][2]
     for start, end, i in spans[1:]:
-        # whoever states an anchor vouches for it
-        if start > latest and i not in stated and last not in stated:
+        # whoever states an anchor vouches for it, but captures a day apart are a slip in its value or unit
+        vouched = (i in stated or last in stated) and start - latest <= ANCHOR_SLIP_NS
+        if start > latest and not vouched:
             raise ClockError(
                 f"{where[last]} ends {_seconds(start - latest)} before {where[i]} starts: captures of one "
                 "run overlap in time, so these are different runs or clocks that cannot be aligned",

@@ -301,6 +301,15 @@ def test_without_any_source_nothing_is_zero():
     assert report.to_dict()["activity_source"] is None
 
 
+def test_a_node_whose_end_was_lost_is_not_proposed():
+    ranges = made_ranges((0, 100, "iteration"), (0, 60, "lost"), (60, 90, "known"))
+    ranges = ranges.with_columns(pl.col("name").eq("lost").alias("cut"))
+    trace = trace_of(ranges=ranges, activity=made_samples([0.1] * 10), processes=processes([0]))
+    report = windows(trace, tau_abs_ns=1)
+    assert report.targets == (("iteration/known", "p0"),)
+    assert any("iteration/lost" in n and "not proposed" in n for n in report.notes)
+
+
 def test_unknown_iteration_is_an_error():
     with pytest.raises(UsageError, match="no node is called 'nope'"):
         windows(trace_of(ranges=made_ranges((0, 100, "iteration"))), iteration="nope")

@@ -103,7 +103,9 @@ def test_clocks_that_never_overlap_are_an_error_naming_both(tmp_path: Path) -> N
         rlprof.read(a, b)
     assert str(a) in str(caught.value)
     assert str(b) in str(caught.value)
-    # whoever states the anchor vouches for it
+    # whoever states the anchor vouches for it, but not for captures years apart
+    with pytest.raises(ClockError, match=r"a\.sqlite.*b\.sqlite"):
+        rlprof.read(a, b, anchors={"b.sqlite": EPOCH + 10**6 * SECOND})
     trace = rlprof.read(a, b, anchors={"b.sqlite": EPOCH + 10 * SECOND + 1})
     assert trace.meta.end_ns == 20 * SECOND + 1
 
