@@ -121,7 +121,7 @@ class SamplerProcess:
 
     def stop(self, how: str = "stdin", timeout_s: float = 30) -> dict[str, Any]:
         """End it and say what it did."""
-        from rlprof.capture.parts import read_parts
+        from rlprof.capture.part_reader import read_parts
 
         began = time.monotonic()
         if how == "term":
@@ -160,7 +160,7 @@ def sampling(
 
 def activity(folder: Path) -> Any:
     """The samples that a sampler left, as a pyarrow table."""
-    from rlprof.capture.parts import read_parts
+    from rlprof.capture.part_reader import read_parts
 
     return next(p.tables["activity"] for p in read_parts(folder) if "activity" in p.tables)
 

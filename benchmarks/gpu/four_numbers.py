@@ -130,7 +130,7 @@ def main() -> None:
 def _row(
     name: str, span: tuple[int, int], folder: Path, utilisation: list[tuple[int, float]]
 ) -> dict[str, Any]:
-    from rlprof.capture.parts import read_parts
+    from rlprof.capture.part_reader import read_parts
 
     # NVML looks back over up to a second, so the first second of each kind is left out
     lo, hi = span[0] + 10**9, span[1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof import __version__
 from rlprof.capture.clock import Anchor, utc_shift_ns
-from rlprof.capture.parts import ProcessParts, read_parts
+from rlprof.capture.part_reader import ProcessParts, read_parts
 from rlprof.errors import DamagedTraceError
 from rlprof.progress import Progress, silent
 

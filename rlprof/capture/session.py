@@ -20,7 +20,7 @@ from typing import Any, Literal
 from rlprof.capture.assemble import SessionFacts, assemble
 from rlprof.capture.clock import Anchor
 from rlprof.capture.kernels import KERNELS_VARIABLE
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 from rlprof.capture.recorder import ENVIRONMENT
 from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent

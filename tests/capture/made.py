@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rlprof.capture import recorder
 from rlprof.capture.nvtx import Nvtx
-from rlprof.capture.parts import ProcessParts, read_parts
+from rlprof.capture.part_reader import ProcessParts, read_parts
 from rlprof.trace.archive import ARROW_SCHEMAS, archive_meta, write_archive
 from rlprof.trace.native import read_rlprof
 from rlprof.trace.trace import Trace

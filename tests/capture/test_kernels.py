@@ -13,7 +13,7 @@ import pytest
 import rlprof
 from rlprof.capture import kernels
 from rlprof.capture.kernels import KernelsError, short_name, start_kernels
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 
 
 class Kind(IntEnum):

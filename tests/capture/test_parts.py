@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.capture import parts
-from rlprof.capture.parts import PartWriter, part_schema, process_stem, read_parts, write_process
+from rlprof.capture.part_reader import read_parts
+from rlprof.capture.parts import PartWriter, part_schema, process_stem, write_process
 from rlprof.errors import UnreadableError, UsageError
 from rlprof.trace.archive import ARROW_SCHEMAS
 

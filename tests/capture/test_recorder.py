@@ -16,7 +16,7 @@ import pytest
 
 import rlprof
 from rlprof.capture import range_writer, recorder
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 from rlprof.errors import UsageError
 from tests.capture.made import (
     loop_counts,

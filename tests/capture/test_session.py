@@ -15,7 +15,7 @@ import pytest
 import rlprof
 from rlprof.capture.assemble import SESSION_FILE, SessionFacts, assemble
 from rlprof.capture.clock import Anchor
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 from rlprof.capture.session import ENVIRONMENT, Options, Session, run_command, span_of
 from rlprof.errors import DamagedTraceError, OutputError, UsageError
 

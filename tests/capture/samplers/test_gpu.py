@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 from rlprof.capture.samplers.base import MS, Backend
 from rlprof.capture.samplers.choose import obstacle, try_out
 from tests.conftest import ROOT

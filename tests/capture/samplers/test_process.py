@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rlprof.capture import sampler as module
-from rlprof.capture.parts import read_parts
+from rlprof.capture.part_reader import read_parts
 from rlprof.capture.sampler import GRAIN, Run, loss_notes, make_sampler
 from rlprof.capture.samplers.base import Device, Losses, SamplerError, Samples
 from rlprof.errors import UsageError
