@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlprof.capture.clock import Anchor, ClockPair, bracket, fit_clock
+from rlprof.capture.clock import READINGS, Anchor
 from rlprof.capture.parts import PartWriter
+from rlprof.capture.samplers.clock_map import DeviceClockMap, Reading, knot
 from rlprof.errors import RlprofError
 
 #: Asks the processes of a session to record kernels too.
@@ -174,7 +176,8 @@ class CuptiKernels:
         self._cupti = cupti
         self._folder = folder
         self._kernels, self._copies = _Rows("kernels"), _Rows("copies")
-        self._pairs: list[ClockPair] = [bracket(cupti.get_timestamp)]
+        self._clock = DeviceClockMap()
+        self._read_clock()
         kinds = cupti.ActivityKind
         self._kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         try:
@@ -203,16 +206,27 @@ class CuptiKernels:
             elif r.kind == kinds.MEMSET:
                 self._copies.add(**row, kind="memset", size_bytes=r.bytes)
 
+    def _read_clock(self) -> None:
+        """Place CUPTI's clock on the host's, by a burst of readings."""
+        readings = []
+        for _ in range(READINGS):
+            before = time.monotonic_ns()
+            device = self._cupti.get_timestamp()
+            readings.append(Reading(before, device, time.monotonic_ns()))
+        self._clock.add(knot(readings))
+
     def stop(self) -> tuple[str, ...]:
         """Flush CUPTI's buffers and write what they held."""
+        import numpy as np
+
         for kind in self._kinds:
             self._cupti.activity_disable(kind)
         self._cupti.activity_flush_all(1)
-        self._pairs.append(bracket(self._cupti.get_timestamp))
-        to_host = fit_clock(self._pairs).to_host_ns
+        self._read_clock()
         for rows in (self._kernels, self._copies):
             for column in ("start_ns", "end_ns"):
-                rows.columns[column] = [to_host(t) for t in rows.columns.get(column, [])]
+                times = np.array(rows.columns.get(column, []), dtype=np.int64)
+                rows.columns[column] = self._clock.to_host(times).tolist()
         _write(self._folder, self._kernels, self._copies)
         return () if len(self._kernels) else ("CUPTI recorded no kernel",)
 
