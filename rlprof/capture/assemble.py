@@ -280,6 +280,19 @@ def _uncertainty_ns(samplers: Sequence[ProcessParts]) -> int:
     return max([int(c.get("uncertainty_ns") or 0) for c in clocks], default=0)
 
 
+def _early_end(sampler: ProcessParts, end_ns: int) -> list[str]:
+    """That a sampler was gone before its session ended, which told nobody: it was killed."""
+    if sampler.facts["sampler"].get("finished") is not False or _has_said_why(sampler):
+        return []
+    missing_s = (end_ns - _last_ns(sampler)) / 1e9
+    backend = sampler.facts["sampler"].get("backend")
+    return [f"the {backend} sampler was killed: the last {missing_s:.1f} s of the session have no samples"]
+
+
+def _has_said_why(sampler: ProcessParts) -> bool:
+    return any("sampler stopped early" in note for note in sampler.notes)
+
+
 def _missing(held: Mapping[str, Any], facts: SessionFacts) -> dict[str, str]:
     reasons = {
         "ranges": "no range was recorded: annotate the program with rlprof.annotate(name)",
@@ -302,4 +315,6 @@ def _notes(parts: Sequence[ProcessParts], facts: SessionFacts) -> list[str]:
             notes.append(f"the host's wall clock was stepped by {shift / 1e6:.1f} ms during the session")
     for part in parts:
         notes += part.notes
+        if facts.end_ns is not None and "sampler" in part.facts:
+            notes += _early_end(part, facts.end_ns)
     return list(dict.fromkeys(notes))

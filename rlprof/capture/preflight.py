@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlprof.capture.sampler import FLUSH_NS
 from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, SamplerError, check_period, period_of
 from rlprof.capture.samplers.choose import obstacle, try_out
 from rlprof.errors import UsageError
 
-#: Bytes per sample in a finished capture and in its parts (measured, docs/capture.md): parts are larger.
-SAMPLE_BYTES, PART_SAMPLE_BYTES = 3.5, 12.0
-#: Bytes per annotated range in a finished capture (measured, docs/capture.md).
-RANGE_BYTES = 7.0
+#: Bytes of a sample in a finished capture, where activity changes all the time, and in its parts; and what
+#: every write of samples into the parts adds (measured, docs/capture.md).
+SAMPLE_BYTES, PART_SAMPLE_BYTES, PART_WRITE_BYTES = 1.5, 10.0, 600.0
+#: Bytes of an annotated range in the parts: tens of thousands a second, hundreds a second (as above).
+RANGE_BYTES = (5, 25)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,14 @@ class Preflight:
 
     def size_bytes_per_minute(self) -> float | None:
         """Expected growth of the parts, without ranges, per minute of the run; None without a sampler."""
+        if (samples := self._samples_per_minute()) is None:
+            return None
+        writes = min(samples, 60e9 / FLUSH_NS)
+        return samples * PART_SAMPLE_BYTES + writes * PART_WRITE_BYTES
+
+    def _samples_per_minute(self) -> float | None:
         taken = self.chosen
-        return 60 * taken.rate_hz * max(1, taken.device_count) * PART_SAMPLE_BYTES if taken else None
+        return 60 * taken.rate_hz * max(1, taken.device_count) if taken else None
 
     def text(self) -> str:
         """For a terminal."""
@@ -85,11 +93,12 @@ class Preflight:
                 state += f", {b.device_count} GPU{'s' if b.device_count > 1 else ''}"
             lines.append(f"{b.backend:6} {state}")
         lines += [f"nsys   {self.nsys}", f"NVTX   {self.nvtx}", f"output {self.output}"]
-        taken, size = self.chosen, self.size_bytes_per_minute()
-        if taken and size:
+        taken, size, samples = self.chosen, self.size_bytes_per_minute(), self._samples_per_minute()
+        if taken and size and samples:
             lines.append(
-                f"--backend auto takes {taken.backend}: about {size / 1e6:.2g} MB a minute while it runs,"
-                f" and {RANGE_BYTES:g} bytes for each annotated range"
+                f"--backend auto takes {taken.backend}: about {size / 1e6:.2g} MB a minute while it runs, and"
+                f" {RANGE_BYTES[0]} to {RANGE_BYTES[1]} bytes for each annotated range; then a capture with"
+                f" {samples * SAMPLE_BYTES / 1e6:.2g} MB of samples a minute, or less"
             )
         return "\n".join(lines)
 

@@ -198,6 +198,10 @@ def cli(*arguments, **more) -> subprocess.CompletedProcess[str]:
         (["-o", "run.rlprof", "--rate", "fast", "--", "true"], "is not a rate"),
         (["-o", "run.rlprof", "--devices", "a", "--", "true"], "is not a list of GPUs"),
         (["-o", "run.rlprof", "--stop-after", "2", "--", "true"], "--start-on"),
+        (
+            ["-o", "run.rlprof", "--backend", "nsys", "--start-on", "a", "--stop-after", "2", "--", "true"],
+            "nsys cannot end after a number of ranges",
+        ),
         (["-o", "run.rlprof", "--backend", "magic", "--", "true"], "magic"),
         (["-o", "no/such/folder/run.rlprof", "--", "true"], "cannot be made"),
         (["--assemble", "nothing.parts", "-o", "run.rlprof"], "not the folder of a capture session"),
@@ -237,6 +241,17 @@ def test_kill_9_of_the_program_leaves_what_was_drained(tmp_path, program):
     trace = rlprof.read(out)
     assert nodes(out)["iteration"] >= 2
     assert trace.samples["end_ns"].max() > trace.ranges["end_ns"].max() - 300_000_000
+
+
+def test_kill_9_of_the_sampler_is_noted(tmp_path):
+    session = host(tmp_path / "run.rlprof")
+    session.start()
+    time.sleep(0.8)
+    session._sampler.kill()
+    time.sleep(0.7)
+    trace = rlprof.read(session.stop())
+    assert trace.samples["end_ns"].max() < trace.meta.end_ns - 600_000_000
+    assert any("sampler was killed: the last" in n for n in trace.notes)
 
 
 def test_kill_9_of_the_session_leaves_parts_to_assemble(tmp_path, program):

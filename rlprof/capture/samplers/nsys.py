@@ -69,5 +69,6 @@ def profile_arguments(
         f"--output={output}",
     ]
     if start_on is not None:
-        arguments += ["--capture-range=nvtx", f"--nvtx-capture={start_on}@rlprof"]
+        # without the last, the end of that range ends the recording, and the program with it
+        arguments += ["--capture-range=nvtx", f"--nvtx-capture={start_on}@rlprof", "--capture-range-end=none"]
     return arguments

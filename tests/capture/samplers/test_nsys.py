@@ -34,6 +34,7 @@ def test_rate_devices_and_start_are_passed_on() -> None:
     assert "--gpu-metrics-devices=0,2" in arguments
     assert "--trace=nvtx" in arguments
     assert "--nvtx-capture=warm@rlprof" in arguments
+    assert "--capture-range-end=none" in arguments  # its default would end the program with the range
 
 
 @pytest.mark.parametrize("rate", [9.9, 200_001, 0, -1])
