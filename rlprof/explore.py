@@ -15,8 +15,9 @@ import polars as pl
 
 from rlprof.errors import RlprofError, UsageError
 from rlprof.plots.static import render
-from rlprof.plots.theme import clean, short_path
+from rlprof.plots.theme import short_path
 from rlprof.plots.views import Views
+from rlprof.text import clean
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable
 

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlprof.cli.analyze import AnchorOption, RankFrom, RankFromOption, load
+from rlprof.text import shorten
 
 if TYPE_CHECKING:
     from rlprof.doctor import Diagnosis
+
+#: Names come from captures and may have any length.
+_LINE_LETTERS = 2_000
 
 
 class Format(StrEnum):
@@ -60,7 +64,7 @@ def as_text(diagnosis: Diagnosis, width: int = 80) -> str:
 
     def wrap(text: str, first: str = "", rest: str = "    ") -> list[str]:
         return textwrap.wrap(
-            text,
+            shorten(text, _LINE_LETTERS),
             width,
             initial_indent=first,
             subsequent_indent=rest,

@@ -16,6 +16,7 @@ from rlprof.cli.capture import capture
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
 from rlprof.errors import RlprofError
+from rlprof.text import clean
 
 EXIT_UNEXPECTED = 2
 EXIT_INTERRUPTED = 130
@@ -98,7 +99,7 @@ def _usage(error: Exception) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(message.split())
+    line = " ".join(clean(message).split())  # names of ranges and files may hold any character
     with contextlib.suppress(OSError):
         print(f"rlprof: error: {line}", file=sys.stderr)
     return code

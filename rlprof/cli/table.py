@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from rlprof.text import clean, shorten
 
 if TYPE_CHECKING:
     from rlprof.analysis.windows import WindowReport
@@ -25,6 +29,8 @@ _SPAN_FRAC = 0.99
 #: Width of all columns but node and process, with the gaps between them.
 _OTHER_COLUMNS = 56
 _MIN_WIDTH, _MAX_WIDTH, _WIDE = 80, 140, 100
+#: Labels come from captures: of any length, with any characters. What is longer is cut.
+_NAME_LETTERS, _LINE_LETTERS = 300, 2_000
 
 
 def as_table(
@@ -58,8 +64,9 @@ def as_table(
     lines = [_wrapped(line, console.width) for line in header(report, trace)]
     rows = _shown(report, top)
     if rows:
-        paths = [str(r["node"]) for r in rows]
-        processes = [str(r["process"]) for r in rows] if len({r["process"] for r in rows}) > 1 else None
+        paths = [clean(str(r["node"])) for r in rows]
+        several = len({r["process"] for r in rows}) > 1
+        processes = [shorten(str(r["process"]), _NAME_LETTERS) for r in rows] if several else None
         taken = 1 + max(7, *(len(p) for p in processes)) if processes else 0
         # calls times mean: the one column to spare when there is little room
         spared = HEADINGS.index("total") if processes and console.width < _WIDE else None
@@ -76,7 +83,7 @@ def as_table(
             table.add_column(title, justify="right", no_wrap=True)
         low = _low_of(report)
         for i, (row, name) in enumerate(zip(rows, names, strict=True)):
-            cells = _cells(row, name, report, low)
+            cells = _cells(row, _cut_left(name), report, low)
             if spared is not None:
                 del cells[spared]
             table.add_row(*(Text(c) for c in cells[:3] + (processes or [])[i : i + 1] + cells[3:]))
@@ -90,21 +97,22 @@ def as_table(
 def as_markdown(report: WindowReport, trace: Trace, top: int, *, written: bool = False) -> str:
     """Lay out the ranking as markdown: header lines, a table with full node paths, notes."""
     rows = _shown(report, top)
-    lines = [*(f"- {_escape(line)}" for line in header(report, trace)), ""]
+    lines = [*(f"- {_text(line)}" for line in header(report, trace)), ""]
     if rows:
         lines += ["| " + " | ".join((*HEADINGS[:3], "process", *HEADINGS[3:])) + " |"]
         lines += ["| ---: | --- | --- | --- | " + " | ".join(["---:"] * len(HEADINGS[3:])) + " |"]
         low = _low_of(report)
         for row in rows:
-            cells = [_escape(c) for c in _cells(row, f"`{row['node']}`", report, low)]
-            cells.insert(3, _escape(str(row["process"])))
+            name = _code(_cut_left(clean(str(row["node"]))))
+            cells = [_escape(c) for c in _cells(row, name, report, low)]
+            cells.insert(3, _text(str(row["process"])))
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     # a line that begins with the mark of targets would be an item of a list
     lines += [
-        _escape(line).replace(TARGET, rf"\{TARGET}", 1) + "  "
+        _text(line).replace(TARGET, rf"\{TARGET}", 1) + "  "
         if line.startswith(TARGET)
-        else _escape(line) + "  "
+        else _text(line) + "  "
         for line in footer(report, len(rows), written=written)
     ]
     return "\n".join(lines) + "\n"
@@ -191,22 +199,25 @@ def short_names(names: Sequence[str], limit: int) -> list[str]:
     A path is cut at its slashes until it fits `limit` characters, and never so far that it is the tail of
     another one; one that cannot be cut so far stays longer.
     """
-    out = []
-    everything = set(names)
-    for name in names:
-        if len(name) <= limit:
-            out.append(name)
+    # how many of the names end in each tail
+    tails: Counter[str] = Counter()
+    for name in set(names):
+        if len(name) > _NAME_LETTERS:
             continue
-        parts = name.split("/")
+        at = 0
+        while at >= 0:
+            tails[name[at:]] += 1
+            at = name.find("/", at) + 1 or -1
+    out = []
+    for name in names:
         short = name
-        for cut in range(1, len(parts)):
-            tail = "/".join(parts[cut:])
-            others = (o for o in everything if o != name)
-            if any(o == tail or o.endswith("/" + tail) for o in others):
+        at = 0
+        while len(short) > limit and (at := name.find("/", at) + 1):
+            tail = name[at:]
+            # its own is one of them
+            if tails[tail] > (len(name) <= _NAME_LETTERS):
                 break
             short = f"…/{tail}"
-            if len(short) <= limit:
-                break
         out.append(short)
     return out
 
@@ -283,6 +294,7 @@ def _low_activity_lines(report: WindowReport) -> list[str]:
 def _wrapped(line: str, width: int) -> str:
     import textwrap
 
+    line = shorten(line, _LINE_LETTERS)
     return textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -290,6 +302,24 @@ def _terminal_width() -> int:
     import shutil
 
     return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_MIN_WIDTH, 24)).columns))
+
+
+def _cut_left(name: str) -> str:
+    """The end of a very long name: what tells it from its relatives."""
+    return name if len(name) <= _NAME_LETTERS else f"…{name[1 - _NAME_LETTERS :]}"
+
+
+def _code(name: str) -> str:
+    """A name as a code span of markdown, whatever backticks it holds."""
+    longest = max((len(run) for run in re.findall("`+", name)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if longest else ""
+    return f"{fence}{pad}{name}{pad}{fence}"
+
+
+def _text(line: str) -> str:
+    """A line of markdown in which nothing from a capture is HTML or ends a cell."""
+    return _escape(shorten(line, _LINE_LETTERS)).replace("<", r"\<")
 
 
 def _escape(text: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlprof.plots.theme import clean, short_path, shorten
+from rlprof.plots.theme import short_path
+from rlprof.text import clean, shorten
 
 #: Most rows of bars that one timeline has; deeper levels and quieter threads are left out, and counted.
 MOST_ROWS = 72

@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 
 from rlprof.analysis.intervals import F64, I64, StepIntegral
-from rlprof.plots.theme import category, clean, short_path, unique_labels, window_label
+from rlprof.plots.theme import category, short_path, unique_labels, window_label
+from rlprof.text import clean
 
 ENVELOPE_SCHEMA = {
     "start_s": pl.Float64(),

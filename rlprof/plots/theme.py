@@ -6,9 +6,10 @@ deficiencies; greys in the middle of the scale stay readable on a white and on a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
+
+from rlprof.text import clean, shorten
 
 TEXT = "#7a7f87"  # contrast of about 4:1 on white and on near-black
 GRID = "#8a8f9840"
@@ -33,8 +34,6 @@ ACTIVITY_RANGE = ("#d5640f", "#f3cd86", "#a9d0ea", "#3f97d1")
 #: Colours of single windows marked over an activity chart.
 WINDOW_COLOURS = ("#d55e00", "#009e73", "#cc79a7", "#e6a700", "#56b4e9", "#8c6bb1")
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]+")
-
 
 def category(activity_frac: float | None, tier: int | None) -> str:
     """Name of the class that a node's mean activity puts it into.
@@ -53,17 +52,6 @@ def category(activity_frac: float | None, tier: int | None) -> str:
     if activity_frac >= 0.8:
         return BUSY
     return TIER_1 if activity_frac < 0.5 else TIER_2
-
-
-def clean(text: str) -> str:
-    """`text` on one line: control and text-direction characters become spaces."""
-    return _UNSAFE.sub(" ", text)
-
-
-def shorten(text: str, chars: int) -> str:
-    """`text` on one line, cut at its end to at most `chars` characters."""
-    line = clean(text)
-    return line if len(line) <= chars else f"{line[: chars - 1]}…"
 
 
 def short_path(path: str, chars: int = 36) -> str:

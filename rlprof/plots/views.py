@@ -20,7 +20,8 @@ from rlprof.plots import prepare
 from rlprof.plots.budget import ROW_BUDGET
 from rlprof.plots.charts import Width, activity_chart, distribution_chart, ranking_chart, timeline_chart
 from rlprof.plots.lanes import lay_out
-from rlprof.plots.theme import WINDOW_COLOURS, clean, process_name, shorten
+from rlprof.plots.theme import WINDOW_COLOURS, process_name
+from rlprof.text import clean, shorten
 from rlprof.trace.hierarchy import Hierarchy
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 
-from rlprof.plots.theme import short_path, shorten
+from rlprof.plots.theme import short_path
+from rlprof.text import shorten
 
 #: Letters of a name from a capture that a page shows.
 NAME_LETTERS = 300

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlprof
-from rlprof.cli.table import as_markdown, as_table, seconds, short_names, why_nothing_ranked
+from rlprof.cli.table import HEADINGS, as_markdown, as_table, seconds, short_names, why_nothing_ranked
 from tests.trace.nsys_made import kernel, made, push_pop
 
 
@@ -119,3 +120,34 @@ def test_marks_in_names_are_no_markup(tmp_path: Path) -> None:
     markdown = as_markdown(report, trace, 20)
     rows = [line for line in markdown.splitlines() if line.startswith("| ")]
     assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m\x1b]0;title\x07", "a\nb\r\nc\td", "a\0b", "\u202egnp.exe", "\x9b2J", "a|b|`c`",
+    "[bold red]x[/]", "</script><img src=x onerror=alert(1)>", "A" * 1_000_000, "/".join("ab" * 5_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", HOSTILE, ids=[ascii(t[:12]) for t in HOSTILE])
+def test_a_label_can_neither_drive_the_terminal_nor_break_the_layout(tmp_path: Path, label: str) -> None:
+    trace = made(
+        tmp_path,
+        NVTX_EVENTS=[push_pop(0, 900, "iteration"), push_pop(0, 500, label)],
+        CUPTI_ACTIVITY_KIND_KERNEL=[kernel(0, 100)],
+        ANALYSIS_DETAILS=[{"duration": 1_000}],
+    )
+    report = trace.windows()
+    table, markdown = as_table(report, trace, 20, width=80), as_markdown(report, trace, 20)
+    for text in (table, markdown):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+        assert len(text) < 8_000
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(rows) == 4
+    assert {len(re.split(r"(?<!\\)\|", r)) for r in rows} == {len(HEADINGS) + 3}
+    # outside of code spans nothing is HTML
+    assert "<img" not in re.sub(r"`[^`]*`", "", markdown).replace(r"\<", "")
+
+
+def test_many_rows_are_shortened_in_bounded_time() -> None:
+    names = [f"root/{'x' * 40}/node {i}" for i in range(20_000)]
+    assert short_names(names, 30)[7] == "…/node 7"

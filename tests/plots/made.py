@@ -87,7 +87,15 @@ def hostile_trace(devices: int = 1) -> Trace:
         devices=pl.DataFrame(
             {"device": list(range(devices)), "name": [evil] * devices, "sm_count": [132] * devices}
         ),
-        processes=pl.DataFrame({"process": [1], "pid": [1], "label": [evil], "file": ["a.sqlite"]}),
+        processes=pl.DataFrame(
+            {
+                "process": [1],
+                "pid": [1],
+                "label": [evil],
+                "file": ["a.sqlite"],
+                "devices": [list(range(devices))],
+            }
+        ),
     )
 
 
