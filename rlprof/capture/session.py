@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rlprof.capture.assemble import SessionFacts, assemble
 from rlprof.capture.clock import Anchor
@@ -24,6 +24,9 @@ from rlprof.capture.part_reader import read_parts
 from rlprof.capture.recorder import ENVIRONMENT
 from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from rlprof.capture.samplers.base import Backend as SamplerName
 
 #: How long a sampler may take to start (it loads CUPTI and makes a CUDA context), and to end.
 READY_S, END_S = 60.0, 20.0
@@ -186,7 +189,8 @@ class Session:
 
         assert self.facts is not None
         asked = self.options
-        backends = tuple(b for b in BACKENDS if asked.backend in ("auto", b))
+        # whatever else was asked for is tried alone: `choose` refuses what it does not know, by its name
+        backends = BACKENDS if asked.backend == "auto" else (cast("SamplerName", asked.backend),)
         choice = choose(asked.rate_hz, asked.devices, backends=backends)
         command = [sys.executable, "-m", "rlprof.capture.sampler", "--backend", choice.backend]
         command += ["--rate-hz", repr(1e9 / choice.period_ns), "--folder", str(self.folder)]

@@ -83,6 +83,15 @@ def test_a_block_is_captured(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run.rlprof"]
 
 
+def test_a_back_end_that_does_not_exist_is_named(tmp_path):
+    with (
+        pytest.raises(UsageError, match="no sampler is called magic"),
+        rlprof.capture(tmp_path / "run.rlprof", backend="magic"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_exception_still_leaves_a_capture(tmp_path):
     with (
         pytest.raises(ZeroDivisionError),
