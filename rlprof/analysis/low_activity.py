@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 
@@ -31,7 +33,7 @@ def low_activity(
     activity, _ = sums.activity()
     good = ~np.isnan(activity)
     paths, process = tree.nodes["path"].to_list(), tree.nodes["process"].to_list()
-    twice = {p for p in paths if paths.count(p) > 1} if len(set(paths)) < len(paths) else set()
+    twice = {path for path, times in Counter(paths).items() if times > 1}
     labels = dict(trace.table("processes", ["process", "label"]).iter_rows())
     for i, path in enumerate(paths):
         seen = good[:, i]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,12 @@ def choose_targets(
     lost = frozenset(rows.filter("mostly_cut").select("node", "process").iter_rows())
     cells = rows.select("node", "process", "tier", "excluded", "eligible", "inside", "rank").rows()
     excluded = frozenset((n, p) for n, p, _, x, *_ in cells if x)
+    # what kinds of eligible nodes lie in each node
+    held: dict[tuple[str, str], set[int | str | None]] = {}
+    for node, process, tier, left_out, eligible, inside, _ in cells:
+        if eligible and inside:
+            for above in _ancestors(node):
+                held.setdefault((above, process), set()).add("excluded" if left_out else tier)
     chosen: list[tuple[str, str]] = []
     for node, process, tier, _, _, _, rank in sorted(
         (c for c in cells if c[6] is not None), key=lambda c: int(c[6])
@@ -195,10 +201,14 @@ def choose_targets(
             or any(p == process and (n.startswith(node + "/") or node.startswith(n + "/")) for n, p in chosen)
         ):
             continue
-        mixed = any(
-            p == process and n.startswith(node + "/") and eligible and inside and (x or t != tier)
-            for n, p, t, x, eligible, inside, _ in cells
-        )
+        mixed = bool(held.get((node, process), set()) - {tier})
         if not mixed and rank:
             chosen.append((node, process))
     return excluded, tuple(chosen)
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    at = path.rfind("/")
+    while at > 0:
+        yield path[:at]
+        at = path.rfind("/", 0, at)
