@@ -15,7 +15,7 @@ from rlprof.progress import Progress, silent
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
     """Give a progress function: a bar on standard error if that is a terminal, else one that is silent."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield silent
         return
     from rich.console import Console
@@ -38,8 +38,10 @@ def write(text: str) -> None:
     Raises
     ------
     OutputError
-        If it cannot be written (disk full). A reader that went away is left to the caller.
+        If it is closed or cannot be written (disk full). A reader that went away is left to the caller.
     """
+    if sys.stdout is None:  # the caller closed it
+        raise OutputError("standard output is closed", hint="write to a file or a pipe")
     try:
         data = (text if text.endswith("\n") else text + "\n").encode("utf-8", "replace")
         sys.stdout.flush()
@@ -70,4 +72,5 @@ def json_bytes(document: Any) -> bytes:
 
 def say(text: str) -> None:
     """Tell a person something beside the result, on standard error."""
-    print(text, file=sys.stderr)
+    if sys.stderr is not None:  # closed by the caller: print would take standard output in its place
+        print(text, file=sys.stderr)

@@ -13,6 +13,7 @@ import typer
 from rlprof import __version__
 from rlprof.cli.analyze import analyze
 from rlprof.cli.capture import capture
+from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
 from rlprof.errors import RlprofError
@@ -20,7 +21,6 @@ from rlprof.text import clean
 
 EXIT_UNEXPECTED = 2
 EXIT_INTERRUPTED = 130
-EXIT_ENDED = 128 + signal.SIGTERM
 
 app = typer.Typer(
     name="rlprof",
@@ -55,7 +55,9 @@ def _root(
 def run() -> None:
     """Run the command line and exit: 0 done, 2 an error (one line on standard error), 130 interrupted."""
     # a job that is ended must leave nothing half written either: let every `finally` run
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_ENDED))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # under nohup a hang-up is none of ours
+            signal.signal(number, lambda got, _: sys.exit(128 + got))
     sys.exit(_run())
 
 
@@ -63,7 +65,8 @@ def _run() -> int:
     debug = os.environ.get("RLPROF_DEBUG", "") not in ("", "0")
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # the caller may have closed it
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RlprofError as error:
         if debug:
@@ -101,7 +104,7 @@ def _usage(error: Exception) -> int:
 def _fail(message: str, code: int) -> int:
     line = " ".join(clean(message).split())  # names of ranges and files may hold any character
     with contextlib.suppress(OSError):
-        print(f"rlprof: error: {line}", file=sys.stderr)
+        say(f"rlprof: error: {line}")
     return code
 
 

@@ -226,7 +226,7 @@ def _shown(report: WindowReport, top: int) -> list[dict[str, Any]]:
     frame = report.frame
     over_all = frame.filter(frame["device"].is_null())
     # rows over all devices where there are several; rows of single ones are in the other formats
-    return (frame if over_all.is_empty() else over_all).head(top).to_dicts()
+    return (frame if over_all.is_empty() else over_all).head(min(top, frame.height)).to_dicts()
 
 
 def _low_of(report: WindowReport) -> dict[str, float]:

@@ -102,3 +102,27 @@ def test_the_command_line_starts_lean() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("verb", ["analyze", "doctor"])
+def test_a_closed_standard_output_is_one_line(capture: Path, verb: str) -> None:
+    command = f'"{sys.executable}" -m rlprof.cli.main {verb} "{capture}" >&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "rlprof: error: standard output is closed. Next: write to a file or a pipe"
+    ]
+
+
+def test_a_closed_standard_error_changes_no_result(capture: Path, tmp_path: Path) -> None:
+    line = f'"{sys.executable}" -m rlprof.cli.main analyze --format csv'
+    with_it = subprocess.run(["sh", "-c", f'{line} "{capture}"'], capture_output=True, text=True)
+    without = subprocess.run(["sh", "-c", f'{line} "{capture}" 2>&-'], capture_output=True, text=True)
+    assert (without.returncode, without.stdout) == (0, with_it.stdout)
+    # what is wrong is not told in the place of the result
+    lost = subprocess.run(["sh", "-c", f'{line} "{tmp_path}/none" 2>&-'], capture_output=True, text=True)
+    assert (lost.returncode, lost.stdout) == (2, "")
+
+
+def test_more_rows_than_there_can_be(cli: Cli, capture: Path) -> None:
+    assert cli("analyze", str(capture), "--top", str(10**30)).code == 0
