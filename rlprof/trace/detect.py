@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
 from rlprof.trace.foreign import OTHERS, READS, describe_bytes, describe_sqlite, some
+from rlprof.trace.sqlite_file import read_only_uri
 
 Format = Literal[
     "nsys-report", "nsys-sqlite", "nsys-parquet", "nsys-arrow", "rlprof", "kineto", "chrome-jsonl"
@@ -176,11 +177,18 @@ def _detect_sqlite(path: Path, head: bytes) -> Format:
             hint="copy it again, or export the report again: nsys export --type sqlite REPORT",
         )
     try:
-        uri = path.absolute().as_uri() + "?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as connection:
+        with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            rows = connection.execute(
+                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+            ).fetchall()
     except (sqlite3.DatabaseError, UnicodeError) as error:  # UnicodeError: of the damaged schema in a message
+        if "locked" in str(error) or "unable to open" in str(error):
+            raise UnreadableError(
+                f"the SQLite file cannot be opened ({error})",
+                where=path,
+                hint="close the program that writes it, or copy it, with its -wal file, to a folder of yours",
+            ) from error
         raise DamagedTraceError(
             f"the SQLite file cannot be opened ({error})",
             where=path,

@@ -15,6 +15,7 @@ import polars as pl
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
 from rlprof.progress import Progress, silent
 from rlprof.trace.nsys_tables import Condition, has_nsys_tables, trace_from_raw
+from rlprof.trace.sqlite_file import read_only_uri
 from rlprof.trace.trace import Trace
 
 #: Rows turned into columns at a time; few enough to stay in the processor's cache.
@@ -55,7 +56,7 @@ class SqliteTables:
 
     def _connect(self, text: Callable[[bytes], str] | type[str] = _repaired) -> sqlite3.Connection:
         try:
-            con = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
+            con = sqlite3.connect(read_only_uri(self.path), uri=True)
         except sqlite3.Error as e:
             raise UnreadableError(f"cannot be opened: {e}", where=self.path.name) from e
         con.text_factory = text
