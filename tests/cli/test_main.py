@@ -107,7 +107,7 @@ def test_the_command_line_starts_lean() -> None:
 @pytest.mark.parametrize("verb", ["analyze", "doctor"])
 def test_a_closed_standard_output_is_one_line(capture: Path, verb: str) -> None:
     command = f'"{sys.executable}" -m rlprof.cli.main {verb} "{capture}" >&-'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "rlprof: error: standard output is closed. Next: write to a file or a pipe"
@@ -116,11 +116,15 @@ def test_a_closed_standard_output_is_one_line(capture: Path, verb: str) -> None:
 
 def test_a_closed_standard_error_changes_no_result(capture: Path, tmp_path: Path) -> None:
     line = f'"{sys.executable}" -m rlprof.cli.main analyze --format csv'
-    with_it = subprocess.run(["sh", "-c", f'{line} "{capture}"'], capture_output=True, text=True)
-    without = subprocess.run(["sh", "-c", f'{line} "{capture}" 2>&-'], capture_output=True, text=True)
+    with_it = subprocess.run(["sh", "-c", f'{line} "{capture}"'], capture_output=True, text=True, check=False)
+    without = subprocess.run(
+        ["sh", "-c", f'{line} "{capture}" 2>&-'], capture_output=True, text=True, check=False
+    )
     assert (without.returncode, without.stdout) == (0, with_it.stdout)
     # what is wrong is not told in the place of the result
-    lost = subprocess.run(["sh", "-c", f'{line} "{tmp_path}/none" 2>&-'], capture_output=True, text=True)
+    lost = subprocess.run(
+        ["sh", "-c", f'{line} "{tmp_path}/none" 2>&-'], capture_output=True, text=True, check=False
+    )
     assert (lost.returncode, lost.stdout) == (2, "")
 
 
