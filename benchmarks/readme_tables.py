@@ -58,10 +58,138 @@ def annotate_overhead_table(result: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def _machine(result: dict[str, Any]) -> str:
+    """Conditions of a measurement on a GPU."""
+    m = result["machine"]
+    gpu, driver, *_ = m["gpu"].split(", ")
+    versions = f"Python {m['python']}, torch {m['torch']}, CUPTI {m['nvidia-cuda-cupti']}"
+    return f"{m['date']}, {gpu}, driver {driver}, {m['cores']} cores, {versions}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f} %"
+
+
+def capture_overhead_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.capture_overhead`."""
+    out = [
+        f"{_machine(result)}. The program alone launches {result['kernels_per_s']:,.0f} kernels a second.",
+        "",
+        "| captured by | fastest against fastest | median (quartiles) | measurements | sampler's CPU"
+        " | private MB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, seen in result["overhead"].items():
+        sampler = result["samplers"].get(name)
+        cost = (
+            [f"{100 * sampler['cpu_share']:.0f} %", f"{sampler['memory_bytes']['private'] / 1e6:.0f}"]
+            if sampler
+            else ["", ""]
+        )
+        spread = f"({_points(seen['lower_quartile'])}..{_points(seen['upper_quartile'])})"
+        shown = [
+            "nobody" if name == "alone" else name,
+            "" if name == "alone" else _points(seen["fastest"]),
+            f"{_points(seen['median'])} {spread}",
+            str(len(result["walls_s"][name])),
+        ]
+        out.append(f"| {' | '.join([*shown, *cost])} |")
+    return "\n".join(out)
+
+
+def cupti_vs_nsys_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.cupti_vs_nsys`."""
+    runs = ("cupti", "nsys_nvtx", "nsys_cuda")
+    largest = result["largest_difference_points_at_1000_samples"]
+    out = [
+        f"{_machine(result)}; {result['rate_hz'] / 1000:g} kHz, {result['seconds']:g} s."
+        f" Largest difference in activity: {largest['nsys_nvtx']:.1f} points with NVTX and counters alone,"
+        f" {largest['nsys_cuda']:.1f} points with the tracing of CUDA.",
+        "",
+        "| node | samples | activity %: cupti | nsys, NVTX | nsys, CUDA | mean ms: cupti | nsys, NVTX"
+        " | nsys, CUDA | SM ms: cupti | nsys, NVTX | nsys, CUDA | rank |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for node in result["nodes"]:
+        activity = [node[run] for run in runs]
+        mean_ms = [1e3 * node[f"{run}_mean_s"] for run in runs]
+        shown = [f"{100 * a:.2f}" for a in activity]
+        shown += [f"{t:.2f}" for t in mean_ms]
+        shown += [f"{a * t:.3f}" for a, t in zip(activity, mean_ms, strict=True)]
+        ranks = [node[f"rank_{run}"] for run in runs]
+        rank = ", ".join("-" if r is None else str(r) for r in ranks)
+        out.append(f"| {node['node']} | {node['samples']:,} | {' | '.join(shown)} | {rank} |")
+    return "\n".join(out)
+
+
+def sampler_soak_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of the rates and the soak of `benchmarks.gpu.sampler_facts`."""
+    runs = {f"{int(rate):,} Hz": r["sampler"] for rate, r in result["rates"].items() if rate.isdecimal()}
+    soak = result["soak"]["sampler"]
+    runs[f"{1e9 / soak['period_ns']:,.0f} Hz, soak"] = soak
+    stalled = result["stalled"]["sampler"]
+    runs[f"{1e9 / stalled['period_ns']:,.0f} Hz, stopped for 5 s"] = stalled
+    out = [
+        f"{_machine(result)}.",
+        "",
+        "| rate | seconds | samples | lost | gaps | sampler's CPU | private MB | MB a minute"
+        " | clock within us |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, run in runs.items():
+        lost = run["losses"]["lost_samples"]
+        clock_us = max(c["uncertainty_ns"] for c in run["clock"].values()) / 1e3
+        out.append(
+            f"| {name} | {run['wall_s']:.1f} | {run['samples']:,}"
+            f" | {100 * lost / (lost + run['samples']):.1f} %"
+            f" | {run['losses']['gaps']} | {100 * run['cpu_share']:.0f} %"
+            f" | {run['memory_bytes']['private'] / 1e6:.0f} | {run['bytes_per_minute'] / 1e6:.1f}"
+            f" | {clock_us:.1f} |"
+        )
+    return "\n".join(out)
+
+
+def host_soak_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.host_soak`."""
+    per_minute = result["parts_bytes_per_minute"] / 1e6
+    return "\n".join(
+        [
+            f"{result['date']}, {result['cores']} CPUs, Python {result['python']}.",
+            "",
+            "| seconds | samples | ranges | sampler's CPU | sampler's peak MB | program's peak MB"
+            " | parts MB a minute | capture MB |",
+            "|---:|---:|---:|---:|---:|---:|---:|---:|",
+            f"| {result['seconds']:.0f} | {result['samples']:,} | {result['ranges']:,}"
+            f" | {100 * result['sampler_cpu_share']:.1f} % | {result['peak_sampler_rss_bytes'] / 1e6:.0f}"
+            f" | {result['peak_program_rss_bytes'] / 1e6:.0f} | {per_minute:.2f}"
+            f" | {result['capture_bytes'] / 1e6:.2f} |",
+        ]
+    )
+
+
+def four_numbers_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.four_numbers`."""
+    columns = ("utilisation", "busy", "sm_activity", "occupancy")
+    out = [
+        f"{_machine(result)}; {result['seconds']:g} s of each work. In per cent.",
+        "",
+        "| work | utilisation (NVML) | busy | SM activity | occupancy |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        out.append(f"| {row['work']} | {' | '.join(f'{100 * row[c]:.3g}' for c in columns)} |")
+    return "\n".join(out)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read_speed": read_speed_table,
     "kineto_vs_traceinsight": kineto_table,
     "annotate_overhead": annotate_overhead_table,
+    "gpu/capture_overhead": capture_overhead_table,
+    "gpu/cupti_vs_nsys": cupti_vs_nsys_table,
+    "gpu/sampler_soak": sampler_soak_table,
+    "gpu/four_numbers": four_numbers_table,
+    "host_soak": host_soak_table,
 }
 
 

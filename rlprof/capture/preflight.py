@@ -12,9 +12,8 @@ from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, SamplerError
 from rlprof.capture.samplers.choose import obstacle, try_out
 from rlprof.errors import UsageError
 
-#: Bytes of a sample in a finished capture, where activity changes all the time, and in its parts; and what
-#: every write of samples into the parts adds (measured, docs/capture.md).
-SAMPLE_BYTES, PART_SAMPLE_BYTES, PART_WRITE_BYTES = 1.5, 10.0, 600.0
+#: Bytes of a sample in the parts of a session, and of every write of samples (measured, docs/capture.md).
+SAMPLE_BYTES, WRITE_BYTES = 10.0, 600.0
 #: Bytes of an annotated range in the parts: tens of thousands a second, hundreds a second (as above).
 RANGE_BYTES = (5, 25)
 
@@ -75,14 +74,11 @@ class Preflight:
 
     def size_bytes_per_minute(self) -> float | None:
         """Expected growth of the parts, without ranges, per minute of the run; None without a sampler."""
-        if (samples := self._samples_per_minute()) is None:
-            return None
-        writes = min(samples, 60e9 / FLUSH_NS)
-        return samples * PART_SAMPLE_BYTES + writes * PART_WRITE_BYTES
-
-    def _samples_per_minute(self) -> float | None:
         taken = self.chosen
-        return 60 * taken.rate_hz * max(1, taken.device_count) if taken else None
+        if taken is None:
+            return None
+        samples = 60 * taken.rate_hz * max(1, taken.device_count)
+        return samples * SAMPLE_BYTES + min(samples, 60e9 / FLUSH_NS) * WRITE_BYTES
 
     def text(self) -> str:
         """For a terminal."""
@@ -93,12 +89,12 @@ class Preflight:
                 state += f", {b.device_count} GPU{'s' if b.device_count > 1 else ''}"
             lines.append(f"{b.backend:6} {state}")
         lines += [f"nsys   {self.nsys}", f"NVTX   {self.nvtx}", f"output {self.output}"]
-        taken, size, samples = self.chosen, self.size_bytes_per_minute(), self._samples_per_minute()
-        if taken and size and samples:
+        taken, size = self.chosen, self.size_bytes_per_minute()
+        if taken and size:
             lines.append(
-                f"--backend auto takes {taken.backend}: about {size / 1e6:.2g} MB a minute while it runs, and"
-                f" {RANGE_BYTES[0]} to {RANGE_BYTES[1]} bytes for each annotated range; then a capture with"
-                f" {samples * SAMPLE_BYTES / 1e6:.2g} MB of samples a minute, or less"
+                f"--backend auto takes {taken.backend}: about {size / 1e6:.2g} MB a minute while it runs,"
+                f" and {RANGE_BYTES[0]} to {RANGE_BYTES[1]} bytes for each annotated range;"
+                " the capture is smaller"
             )
         return "\n".join(lines)
 

@@ -252,6 +252,24 @@ def test_kill_9_of_the_program_leaves_what_was_drained(tmp_path, program):
     assert trace.samples["end_ns"].max() > trace.ranges["end_ns"].max() - 300_000_000
 
 
+def test_kill_9_of_a_child_leaves_the_others_whole(tmp_path, program):
+    session = host(tmp_path / "run.rlprof")
+    session.start()
+    environment = {**os.environ, **session.environment()}
+    killed, other = (
+        subprocess.Popen([*program, n], env=environment, stdout=subprocess.PIPE) for n in ("200", "4")
+    )
+    other.wait(60)
+    flushed(session.out, 6)  # of both: some of the one that is killed
+    killed.kill()
+    killed.wait()
+    trace = rlprof.read(session.stop())
+    pids = dict(trace.processes.select("pid", "process").iter_rows())
+    iterations = trace.ranges.filter(pl.col("name") == "iteration")
+    assert iterations.filter((pl.col("process") == pids[other.pid]) & ~pl.col("cut")).height == 4
+    assert iterations.filter((pl.col("process") == pids[killed.pid]) & ~pl.col("cut")).height >= 2
+
+
 def test_kill_9_of_the_sampler_is_noted(tmp_path):
     session = host(tmp_path / "run.rlprof")
     session.start()

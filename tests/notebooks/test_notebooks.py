@@ -7,12 +7,15 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from papermill.exceptions import PapermillExecutionError
 
+import rlprof
 from tests.conftest import ROOT
 from tests.notebooks.execute import execute, known_parameters, mime_types, printed
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb")) + sorted((ROOT / "reproductions").rglob("*.ipynb"))
 IDLE = ROOT / "notebooks" / "01_where_is_my_gpu_idle.ipynb"
+CAPTURE = ROOT / "notebooks" / "02_capture.ipynb"
 SHIPPED = ROOT / "datasets" / "vla_h200.rlprof"
 
 
@@ -80,6 +83,37 @@ def test_where_is_my_gpu_idle_writes_nothing_unasked(tmp_path: Path, data: Path)
     done = execute(IDLE, tmp_path, trace_path=str(small), preset="full", top_n=3)
     assert re.search(r"best-ranked leaf: \S+/policy/denoise \(1 invocations", printed(done))
     assert {p.name for p in tmp_path.iterdir()} == {IDLE.name}
+
+
+def test_capture_makes_reads_and_compares_captures(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = execute(CAPTURE, tmp_path, repository=str(ROOT), out_dir=str(out))
+    text = printed(done)
+    assert re.search(r"^host   works, 20 Hz", text, re.MULTILINE)
+    assert "iteration: iteration, 4 of them" in text
+    assert "activity: host_cores, one sample every" in text
+    assert "note: activity of the host's cores: no GPU was measured" in text
+    # all of 1,200 steps are counted, ten are measured, and the total is that of all
+    loop = re.search(r"denoise/step: 1,200 times, of which 10 measured; (\S+) s in all", text)
+    assert loop is not None
+    assert float(loop[1]) > 1200 * 0.0005
+    assert "vla_h200: sm_counters every 500 us" in text
+    assert "vla_small_h200: sm_counters every 100 us, clocks within 8.3 us; 3 iterations, 81%" in text
+    assert sum("image/svg+xml" in k for k in mime_types(done)) == 3
+    # captures and charts, and no folder of parts left
+    assert {p.name for p in out.iterdir()} == {
+        "toy.rlprof", "loop.rlprof", "toy_activity.svg", "four_numbers.svg",
+    }  # fmt: skip
+    trace = rlprof.read(out / "toy.rlprof")
+    assert dict(trace.ranges.group_by("name").len().iter_rows()) == {
+        "iteration": 4, "rollout": 4, "training": 4, "policy": 8, "simulator": 8,
+    }  # fmt: skip
+
+
+def test_capture_refuses_a_preset_that_it_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(PapermillExecutionError, match="preset is 'huge'"):
+        execute(CAPTURE, tmp_path, preset="huge")
+    assert {p.name for p in tmp_path.iterdir()} == {CAPTURE.name}
 
 
 @pytest.mark.slow
