@@ -69,6 +69,8 @@ def hierarchy(trace: Trace, *, exact_names: bool = False) -> Hierarchy:
             notes.append("no annotated range: the framework's operators are shown as the program's structure")
         else:
             ranges = ranges.filter(~operators)
+    ranges, repeated = _without_repeats(ranges)
+    notes += repeated
     order, group, split = _sorted_rows(ranges)
     start_ns, end_ns = ranges["start_ns"].to_numpy()[order], ranges["end_ns"].to_numpy()[order]
     nested = nest(group[:split], start_ns[:split], end_ns[:split])
@@ -101,6 +103,26 @@ def _integers(column: pl.Series) -> I64:
     if isinstance(column.dtype, pl.Categorical | pl.Enum):
         column = (column.to_physical().cast(pl.Int64) + 1).fill_null(0)
     return column.cast(pl.Int64).to_numpy()
+
+
+def _without_repeats(ranges: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Leave out ranges that repeat another to the nanosecond: two rows of one range, not one in the other.
+
+    As ranges they would hold each other, as deep as there are repeats. Those of no duration are left: short
+    ranges in a row look alike under a coarse clock. So are start/end ranges, which hold nothing.
+    """
+    key = ["process", "thread", "domain", "style", "start_ns", "end_ns", "name"]
+    group, _ = dense(*(_integers(ranges[c]) for c in key[:6]))
+    if len(group) == 0 or int(group.max()) + 1 == len(group):
+        return ranges, []
+    _, first = dense(group, _integers(ranges["name"]))
+    again = np.ones(len(ranges), dtype=bool)
+    again[first] = False
+    again &= ((ranges["end_ns"] > ranges["start_ns"]) & (ranges["style"] != "start_end")).to_numpy()
+    if not again.any():
+        return ranges, []
+    note = f"{int(again.sum())} ranges repeat another (same thread, name and times): counted once"
+    return ranges.filter(~again), [note]
 
 
 def _sorted_rows(ranges: pl.DataFrame) -> tuple[I64, I64, int]:

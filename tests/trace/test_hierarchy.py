@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlprof.trace.hierarchy import hierarchy
 from rlprof.trace.sweep import nest
+from tests.analysis.made import trace_of
 from tests.trace.nsys_made import made, push_pop, tid
 
 
@@ -113,3 +114,24 @@ def test_shape_of_our_capture(data):
     leaf = tree.nodes.filter(pl.col("leaf"))["path"].str.split("/").list.last()
     assert {"vlm", "denoise", "forward", "backward", "optimizer", "physics", "render"} <= set(leaf)
     assert tree.nodes.height == tree.nodes.select("process", "path").n_unique()
+
+
+def test_a_repeated_row_is_one_range_and_not_one_in_the_other():
+    rows = {"start_ns": [0, 10, 0, 10, 10, 60, 60], "end_ns": [100, 50, 100, 50, 50, 60, 60]}
+    frame = pl.DataFrame({**rows, "name": ["a", "b", "a", "b", "c", "d", "d"]}).with_columns(
+        style=pl.lit("push_pop"), process=0, thread=1, domain=pl.lit(""), cut=False
+    )
+    tree = hierarchy(trace_of(ranges=frame))
+    paths = tree.nodes.select("node", "path").join(tree.invocations.group_by("node").len(), on="node")
+    # those of no duration are calls in a row under a coarse clock: kept
+    assert dict(paths.select("path", "len").iter_rows()) == {
+        "a": 1, "a/b": 1, "a/b/c": 1, "a/d": 1, "a/d/d": 1,
+    }  # fmt: skip
+    assert any(note.startswith("2 ranges repeat another") for note in tree.notes)
+
+
+def test_many_repeats_cost_no_more_than_their_rows():
+    frame = pl.DataFrame({"start_ns": [0] * 50_000, "end_ns": [9] * 50_000}).with_columns(
+        name=pl.lit("a"), style=pl.lit("push_pop"), process=0, thread=1, domain=pl.lit(""), cut=False
+    )
+    assert len(hierarchy(trace_of(ranges=frame)).invocations) == 1
