@@ -57,7 +57,7 @@ def _domains(export: NsysExport) -> pl.DataFrame:
             {
                 "process": export.process_number(rows["globalTid"]),
                 "domainId": rows["domainId"],
-                "domain": _text(export, rows).cast(pl.String),
+                "domain": scrub_home(_text(export, rows)).cast(pl.String),
             },
             schema=names,
         )

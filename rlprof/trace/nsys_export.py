@@ -17,6 +17,7 @@ from typing import Protocol
 import polars as pl
 
 from rlprof.errors import DamagedTraceError
+from rlprof.trace.names import scrub_home
 
 NVTX, STRINGS = "NVTX_EVENTS", "StringIds"
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -131,9 +132,9 @@ class NsysExport:
         if STRINGS not in self.tables:
             return pl.DataFrame(schema={"id": pl.Int64, "value": pl.Categorical})
         frame = self.raw.read(STRINGS, ["id", "value"])
-        return frame.unique("id", keep="first", maintain_order=True).with_columns(
-            pl.col("value").cast(pl.Categorical())
-        )
+        frame = frame.unique("id", keep="first", maintain_order=True)
+        # names of kernels and calls may hold paths of the program's sources
+        return frame.with_columns(scrub_home(frame["value"].cast(pl.Categorical())).alias("value"))
 
     @cached_property
     def settings(self) -> dict[str, str]:

@@ -158,3 +158,17 @@ def test_a_view_in_place_of_a_table(tmp_path):
     con.executescript("ALTER TABLE NVTX_EVENTS RENAME TO x; CREATE VIEW NVTX_EVENTS AS SELECT * FROM x;")
     con.close()
     assert len(read_sqlite(path).ranges) == 2
+
+
+def test_no_user_name_in_domains_and_kernels(tmp_path):
+    """Paths of sources are not only in labels of ranges."""
+    rows = [
+        push_pop(0, 500, "step", domainId=3),
+        {"start": 0, "eventType": 75, "text": "/home/alice/lib.so", "globalTid": tid(10), "domainId": 3},
+    ]
+    strings = [{"id": 1, "value": "void k(/home/alice/k.cu:7)"}]
+    trace = made(tmp_path, **base(NVTX_EVENTS=rows, StringIds=strings))
+    shown = str([trace.table(t).to_dicts() for t in ("ranges", "kernels")])
+    assert "alice" not in shown
+    assert "~/lib.so" in shown
+    assert "~/k.cu" in shown
