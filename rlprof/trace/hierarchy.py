@@ -69,9 +69,9 @@ def hierarchy(trace: Trace, *, exact_names: bool = False) -> Hierarchy:
             notes.append("no annotated range: the framework's operators are shown as the program's structure")
         else:
             ranges = ranges.filter(~operators)
-    ranges, repeated = _without_repeats(ranges)
-    notes += repeated
-    order, group, split = _sorted_rows(ranges)
+    order, group, split = _without_repeats(ranges, *_sorted_rows(ranges))
+    if repeated := len(ranges) - len(order):
+        notes.append(f"{repeated} ranges repeat another (same thread, name and times): counted once")
     start_ns, end_ns = ranges["start_ns"].to_numpy()[order], ranges["end_ns"].to_numpy()[order]
     nested = nest(group[:split], start_ns[:split], end_ns[:split])
     loose = nest(group[split:], start_ns[split:], end_ns[split:]).crossing
@@ -105,24 +105,32 @@ def _integers(column: pl.Series) -> I64:
     return column.cast(pl.Int64).to_numpy()
 
 
-def _without_repeats(ranges: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Leave out ranges that repeat another to the nanosecond: two rows of one range, not one in the other.
+def _without_repeats(ranges: pl.DataFrame, order: I64, group: I64, split: int) -> tuple[I64, I64, int]:
+    """Leave out of the sorted rows those that repeat another to the nanosecond.
 
-    As ranges they would hold each other, as deep as there are repeats. Those of no duration are left: short
-    ranges in a row look alike under a coarse clock. So are start/end ranges, which hold nothing.
+    They are two rows of one range and not one in the other: as ranges they would hold each other, as deep as
+    there are repeats. Those of no duration are left: short ranges in a row look alike under a coarse clock.
+    So are start/end ranges, which hold nothing.
     """
-    key = ["process", "thread", "domain", "style", "start_ns", "end_ns", "name"]
-    group, _ = dense(*(_integers(ranges[c]) for c in key[:6]))
-    if len(group) == 0 or int(group.max()) + 1 == len(group):
-        return ranges, []
-    _, first = dense(group, _integers(ranges["name"]))
-    again = np.ones(len(ranges), dtype=bool)
+    nested = order[:split]
+    start_ns, end_ns = ranges["start_ns"].to_numpy()[nested], ranges["end_ns"].to_numpy()[nested]
+    # rows of one thread and one span are neighbours; as a rule there are none, and this is all there is to do
+    own = group[:split]
+    same = (own[1:] == own[:-1]) & (start_ns[1:] == start_ns[:-1]) & (end_ns[1:] == end_ns[:-1])
+    same &= end_ns[1:] > start_ns[1:]
+    if not same.any():
+        return order, group, split
+    alike = np.append(False, same)
+    run = np.cumsum(~alike)  # rows of one span share a number
+    few = np.flatnonzero(alike | np.append(same, False))
+    names = _integers(ranges["name"])[nested[few]]
+    styles = _integers(ranges["style"])[nested[few]]
+    _, first = dense(run[few], names, styles)
+    again = np.ones(len(few), dtype=bool)
     again[first] = False
-    again &= ((ranges["end_ns"] > ranges["start_ns"]) & (ranges["style"] != "start_end")).to_numpy()
-    if not again.any():
-        return ranges, []
-    note = f"{int(again.sum())} ranges repeat another (same thread, name and times): counted once"
-    return ranges.filter(~again), [note]
+    keep = np.ones(len(order), dtype=bool)
+    keep[few[again]] = False
+    return order[keep], group[keep], split - int(again.sum())
 
 
 def _sorted_rows(ranges: pl.DataFrame) -> tuple[I64, I64, int]:
