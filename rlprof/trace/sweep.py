@@ -40,20 +40,22 @@ def nest(group: I64, start_ns: I64, end_ns: I64) -> Nesting:
     n = len(start_ns)
     if n == 0:
         return Nesting(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, bool))
-    # one of no duration lies inside another at the same time, but not inside one that ends there
-    reach = end_ns + (end_ns == start_ns)
+    # one of no duration lies inside another at the same time, but not inside one that ends there, nor inside
+    # another of no duration: these are calls in a row under a coarse clock
+    empty = end_ns == start_ns
+    reach = end_ns + empty
     # The parent is the nearest earlier range that reaches as far. The first candidate is the range before;
     # if it ends too early, so do all that its own candidate skipped, and that one is tried next. Candidates
     # move at the same time, so steps grow: about (depth + log2 n) rounds.
     parent = np.arange(-1, n - 1)
     parent[np.flatnonzero(np.append(True, group[1:] != group[:-1]))] = -1
-    active = np.flatnonzero((parent >= 0) & (reach[parent] < reach))
+    active = np.flatnonzero((parent >= 0) & ((reach[parent] < reach) | (empty[parent] & empty)))
     crosses = False
     while len(active):
         passed = parent[active]
         crosses = crosses or bool((end_ns[passed] > start_ns[active]).any())
         parent[active] = now = parent[passed]
-        active = active[(now >= 0) & (reach[now] < reach[active])]
+        active = active[(now >= 0) & ((reach[now] < reach[active]) | (empty[now] & empty[active]))]
     crossing = _crossing(group, start_ns, end_ns) if crosses else np.zeros(n, dtype=bool)
     return Nesting(levels(parent), parent, crossing)
 
