@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rlprof.checks import CHECKS, NSYS_COMMAND, Case, Finding
+from rlprof.checks import CHECKS, NSYS_COMMAND
+from rlprof.findings import Case, Finding
 from rlprof.progress import Progress, silent
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable

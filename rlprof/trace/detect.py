@@ -5,7 +5,6 @@ Only the head of a file is read (and the table list of a SQLite file, the member
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import zlib
@@ -13,27 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
-from rlprof.trace.foreign import OTHERS, READS, describe_bytes, describe_sqlite, some
+from rlprof.trace.detect_json import detect_json
+from rlprof.trace.foreign import OTHERS, describe_sqlite, some
+from rlprof.trace.formats import (
+    GZIP_MAGIC,
+    HEAD_BYTES,
+    NSYS_REPORT_MAGIC,
+    SQLITE_MAGIC,
+    ZIP_EMPTY_MAGIC,
+    ZIP_MAGIC,
+    Format,
+)
 from rlprof.trace.sqlite_file import read_only_uri
-
-Format = Literal[
-    "nsys-report", "nsys-sqlite", "nsys-parquet", "nsys-arrow", "rlprof", "kineto", "chrome-jsonl"
-]
-
-HEAD_BYTES = 64 * 1024
-# Keys written after the events of a big trace are not looked for: `traceEvents` comes near the head.
-JSON_HEAD_BYTES = 4 * 1024 * 1024
-
-NSYS_REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
-SQLITE_MAGIC = b"SQLite format 3\0"
-GZIP_MAGIC = b"\x1f\x8b"
-ZIP_MAGIC = b"PK\x03\x04"
-ZIP_EMPTY_MAGIC = b"PK\x05\x06"
-
-_KINETO_KEYS = frozenset({"traceEvents", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds"})
 
 
 @dataclass(frozen=True)
@@ -155,11 +147,11 @@ def _detect_file(path: Path, head: bytes) -> Format:
     if head.startswith((ZIP_MAGIC, ZIP_EMPTY_MAGIC)):
         return _detect_zip(path)
     if head.startswith(GZIP_MAGIC):
-        return _detect_json(path, _gunzip_head(path), compressed=True)
+        return detect_json(path, _gunzip_head(path), compressed=True)
     for magic, what, hint in OTHERS:
         if head.startswith(magic):
             raise NotATraceError(f"not a trace: it is {what}", where=path, hint=hint)
-    return _detect_json(path, lambda size: _head(path, size), compressed=False)
+    return detect_json(path, lambda size: _head(path, size), compressed=False)
 
 
 def _detect_sqlite(path: Path, head: bytes) -> Format:
@@ -230,105 +222,6 @@ def _detect_zip(path: Path) -> Format:
         where=path,
         hint="unpack it and give the capture inside",
     )
-
-
-# --- JSON ----------------------------------------------------------------------------------------------
-
-
-def _detect_json(path: Path, read_head: Callable[[int], bytes], *, compressed: bool) -> Format:
-    head = read_head(HEAD_BYTES)
-    around = "gzip of " if compressed else ""
-    if compressed and not head:
-        raise NotATraceError("not a trace: gzip of nothing", where=path, hint=READS)
-    text = _decode(head).lstrip("\ufeff \t\r\n")
-    if text.startswith("["):
-        first = _first_element(text[1:])
-        if isinstance(first, dict) and "ph" in first:
-            return "kineto"
-        if text[1:].strip() in ("", "]"):
-            raise NotATraceError(f"not a trace: {around}an empty JSON list", where=path, hint=READS)
-        raise NotATraceError(
-            f"not a trace: {around}a JSON list whose elements are no trace events", where=path, hint=READS
-        )
-    if text.startswith("{"):
-        return _detect_json_object(path, text, read_head, around)
-    what = describe_bytes(head) if compressed else describe_bytes(head[:4096])
-    hint = READS
-    if compressed and head[257:262] == b"ustar":
-        what, hint = "a tar archive", "unpack it (tar -xzf) and give the capture inside"
-    elif head.startswith((NSYS_REPORT_MAGIC, SQLITE_MAGIC)):
-        what, hint = "an Nsight Systems capture", "decompress it first (gunzip)"
-    raise NotATraceError(f"not a trace: it looks like {around}{what}", where=path, hint=hint)
-
-
-def _detect_json_object(path: Path, text: str, read_head: Callable[[int], bytes], around: str) -> Format:
-    line = text.split("\n", 1)[0].strip()
-    if line.endswith("}") and (record := _loads(line)) is not None:
-        if "traceEvents" in record:
-            return "kineto"
-        if "ph" in record:
-            return "chrome-jsonl"
-        if "\n" in text.strip():  # several lines, each an object of its own
-            return _detect_json_lines(path, text, around)
-        raise NotATraceError(
-            f"not a trace: {around}a JSON object with {_keys(record)} and no traceEvents",
-            where=path,
-            hint=READS,
-        )
-    for size in (HEAD_BYTES, JSON_HEAD_BYTES):
-        body = text if size == HEAD_BYTES else _decode(read_head(size))
-        if any(f'"{key}"' in body for key in _KINETO_KEYS):
-            return "kineto"
-        if len(body) < size // 2:
-            break
-    if _loads(body) is None and len(body) < JSON_HEAD_BYTES // 2:
-        raise NotATraceError(
-            f"not a trace: {around}JSON that is cut short before any trace event", where=path, hint=READS
-        )
-    raise NotATraceError(f"not a trace: {around}a JSON object without traceEvents", where=path, hint=READS)
-
-
-def _detect_json_lines(path: Path, text: str, around: str) -> Format:
-    records = [r for line in text.split("\n")[:200] if (r := _loads(line)) is not None]
-    if any("ph" in record for record in records):
-        return "chrome-jsonl"
-    if records and "request_id" in records[0]:
-        raise NotATraceError(
-            f"not a trace: {around}request records (JSON lines), not events",
-            where=path,
-            hint="give the traces*.jsonl file that is written beside it",
-        )
-    raise NotATraceError(
-        f"not a trace: {around}JSON lines with {_keys(records[0])} and no `ph` (no trace events)",
-        where=path,
-        hint=READS,
-    )
-
-
-def _first_element(text: str) -> Any:
-    """First element of a JSON list whose head is `text`; None if it cannot be read."""
-    try:
-        return json.JSONDecoder().raw_decode(text.lstrip(" \t\r\n,"))[0]
-    except ValueError:
-        return {"ph": None} if '"ph"' in text else None
-
-
-def _loads(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _keys(record: dict[str, Any]) -> str:
-    return f"the keys {some(list(record))}" if record else "no key"
-
-
-def _decode(raw: bytes) -> str:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return raw.decode("utf-16", "replace")
-    return raw.decode("utf-8", "replace")
 
 
 def _head(path: Path, size: int) -> bytes:

@@ -10,8 +10,9 @@ from typing import cast
 
 from rlprof.errors import RankError
 from rlprof.progress import Progress, silent
-from rlprof.trace.detect import Capture, Format, captures
+from rlprof.trace.detect import Capture, captures
 from rlprof.trace.foreign import some
+from rlprof.trace.formats import Format
 from rlprof.trace.guard import guarded, reading
 from rlprof.trace.trace import Trace
 
