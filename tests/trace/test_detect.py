@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
-from rlprof.trace import detect as detect_module
+from rlprof.trace import formats
 from rlprof.trace.detect import Capture, captures, detect, natural_key
 from tests.trace.nsys_made import export, push_pop
 
@@ -291,7 +291,7 @@ def test_only_the_head_of_a_big_file_is_read(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "open", counting)
     assert detect(path) == "kineto"
-    assert 0 < read <= 2 * detect_module.JSON_HEAD_BYTES
+    assert 0 < read <= 2 * formats.JSON_HEAD_BYTES
 
 
 def test_numbers_in_names_sort_by_value() -> None:
