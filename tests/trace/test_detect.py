@@ -273,7 +273,8 @@ def test_only_the_head_of_a_big_file_is_read(tmp_path: Path, monkeypatch: pytest
         file.write(b'{"traceEvents": [' + json.dumps(EVENT).encode())
         file.truncate(8 << 30)  # sparse
     read = 0
-    monkeypatch.setattr(detect_module, "HEAD_BYTES", 4096)
+    for module in ("detect", "detect_json"):
+        monkeypatch.setattr(f"rlprof.trace.{module}.HEAD_BYTES", 4096)
     real = Path.open
 
     def counting(self: Path, *args: object, **kwargs: object) -> object:
