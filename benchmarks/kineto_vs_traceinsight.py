@@ -166,7 +166,7 @@ def markdown(report: dict[str, object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument("traces", nargs="+", type=lambda p: Path(p).resolve())
     parser.add_argument("--peer-python", required=True, help="interpreter that has traceinsight installed")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, help="write the measurements as JSON")
