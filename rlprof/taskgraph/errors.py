@@ -1,0 +1,84 @@
+"""What can be wrong with a task graph or its run; each error names the culprit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlprof.errors import RlprofError
+
+if TYPE_CHECKING:
+    from rlprof.taskgraph.record import RunRecord
+
+
+class GraphError(RlprofError):
+    """A task graph that cannot be used."""
+
+
+class GraphFormatError(GraphError):
+    """A document that is no task graph, or one of a later version."""
+
+
+class DuplicateError(GraphError):
+    """Two tasks with one id, or two equal edges."""
+
+
+class UnknownTaskError(GraphError):
+    """An edge or an argument names a task that is not in the graph."""
+
+
+class ResourceError(GraphError):
+    """A task needs more of a resource than there is."""
+
+
+class UnknownDurationError(GraphError):
+    """A question about time, asked of a graph whose tasks have no duration yet."""
+
+
+class CycleError(GraphError):
+    """Tasks that wait for each other.
+
+    Parameters
+    ----------
+    path : tuple of str
+        Ids of the tasks, each before the one it precedes; the last precedes the first.
+    """
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        self.path = path
+        shown = path if len(path) <= 8 else (*path[:6], f"… {len(path) - 7} more …", path[-1])
+        super().__init__(
+            f"tasks wait for each other: {' -> '.join((*shown, path[0]))}",
+            hint="remove one of these edges",
+        )
+
+
+class RunError(RlprofError):
+    """A run that did not end well.
+
+    Parameters
+    ----------
+    record : RunRecord
+        What had run until then.
+    """
+
+    def __init__(self, what: str, record: RunRecord, *, hint: str | None = None) -> None:
+        self.record = record
+        super().__init__(what, hint=hint)
+
+
+class TaskFailedError(RunError):
+    """A task raised; nothing was started after it. The exception itself is ``__cause__``.
+
+    Parameters
+    ----------
+    task, worker : str
+        Which task failed, and where.
+    """
+
+    def __init__(self, task: str, worker: str, error: BaseException, record: RunRecord) -> None:
+        self.task, self.worker = task, worker
+        super().__init__(f"task {task} failed on {worker}: {type(error).__name__}: {error}", record)
+
+
+class RunCancelledError(RunError):
+    """A run was cancelled; tasks that had started were waited for."""
