@@ -80,6 +80,9 @@ def write_results(report: WindowReport, trace: Trace, folder: Path) -> None:
             temporary.rename(folder)
     except OSError as error:
         raise output_error(error, folder) from error
+    except OutputError as error:
+        # of a file in the temporary folder, which nobody knows
+        raise OutputError(error.what, where=folder, hint=error.hint) from error
     finally:
         remove(temporary)
 
