@@ -183,8 +183,9 @@ def gantt_chart(
     import altair as alt
 
     check_rows("gantt", gantt.bars)
-    last_s = gantt.bars["end_s"].max() if gantt.bars.height else 0.0
-    scale = alt.Scale(domain=[0, end_s if end_s is not None else last_s or 1.0], nice=False)
+    if end_s is None:
+        end_s = max(gantt.bars["end_s"].to_list(), default=0.0) or 1.0
+    scale = alt.Scale(domain=[0, end_s], nice=False)
     colours = [
         OTHER_COLOUR if name in {OTHER, UNKNOWN} else NAME_COLOURS[n] for n, name in enumerate(gantt.names)
     ]
