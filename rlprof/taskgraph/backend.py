@@ -65,7 +65,11 @@ class Backend(Protocol):
         """Raise UsageError if a payload cannot be executed; `payloads` maps each to a task that has it."""
 
     def open(self, report: Callable[[Completion], None]) -> None:
-        """Get ready; `report` may be called from any thread."""
+        """Get ready.
+
+        `report` may be called from any thread, and calls `submit` for what has become possible before it
+        returns, in the same thread.
+        """
 
     def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
         """Start a task; its completion is reported with `position`. Never raises for what a payload does."""

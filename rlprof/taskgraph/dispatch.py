@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: list[Callable[[], None]] = []
         self.reason: str | None = None
 
     @property
@@ -40,25 +38,8 @@ class Cancellation:
     def cancel(self, reason: str = "cancelled") -> None:
         """Stop: nothing more is started. The first reason stays. Callable from any thread."""
         with self._lock:
-            if self.reason is not None:
-                return
-            self.reason = reason
-            listeners = tuple(self._listeners)
-        for listener in listeners:
-            listener()
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` on cancellation, at once if that has been."""
-        with self._lock:
             if self.reason is None:
-                self._listeners.append(listener)
-                return
-        listener()
-
-    def forget(self, listener: Callable[[], None]) -> None:
-        """Undo `listen`."""
-        with self._lock, suppress(ValueError):
-            self._listeners.remove(listener)
+                self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -127,60 +108,109 @@ def run(
     if priority is None and any(task.duration_s is None for task in graph.tasks):
         priority = np.zeros(len(graph))
     ready = ReadySet(graph, checked_priority(graph, priority))
-    buffers = _Buffers(graph, keep)
-    cancellation = cancellation or Cancellation()
-    graph_hash = graph.hash
-    done: SimpleQueue[Completion | None] = SimpleQueue()
-    runs: list[TaskRun] = []
-    failure: Completion | None = None
-    running = 0
-
-    def wake() -> None:
-        done.put(None)
-
-    def take(completion: Completion) -> None:
-        nonlocal failure
-        task = graph.tasks[completion.position].id
-        _, worker, start_ns, returned_ns, end_ns, output, error = completion
-        runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, error is not None))
-        if error is None:
-            buffers.store(completion.position, output)
-        elif failure is None:
-            failure = completion
-            cancellation.cancel(f"task {task} failed")
-
-    start_ns = time.monotonic_ns()
-    backend.open(done.put)
-    cancellation.listen(wake)
-    try:
-        while ready.left:
-            while running < backend.slots and not cancellation.requested:
-                position = ready.start_next()
-                if position is None:
-                    break
-                running += 1
-                backend.submit(position, graph.tasks[position], buffers.inputs(position))
-            if not running:
-                break
-            completion = done.get()
-            if completion is not None:
-                running -= 1
-                take(completion)
-                ready.complete(completion.position)
-    finally:  # also when this thread is interrupted: stop, and leave nothing running
-        cancellation.forget(wake)
-        if ready.left:
-            cancellation.cancel("interrupted")
-        backend.close()
-    record = RunRecord(graph_hash, tuple(runs), start_ns, time.monotonic_ns())
+    state = _Run(graph, backend, ready, _Buffers(graph, keep), cancellation or Cancellation())
+    record = state.execute()
+    failure = state.failure
     if failure is not None and failure.error is not None:
         task_id = graph.tasks[failure.position].id
         raise TaskFailedError(task_id, failure.worker, failure.error, record) from failure.error
     if ready.left:
         raise RunCancelledError(
-            f"run stopped ({cancellation.reason}) with {ready.left} of {len(graph)} tasks not run", record
+            f"run stopped ({state.cancellation.reason}) with {ready.left} of {len(graph)} tasks not run",
+            record,
         )
-    return RunResult(record, buffers.kept())
+    return RunResult(record, state.buffers.kept())
+
+
+class _Run:
+    """State of one run.
+
+    The thread in which a task completes takes the completion in and starts what has become possible, so a
+    worker goes on with the next task without waiting for another thread. One thread does that at a time;
+    others leave their completions to it.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        backend: Backend,
+        ready: ReadySet,
+        buffers: _Buffers,
+        cancellation: Cancellation,
+    ) -> None:
+        self.graph, self.backend, self.ready, self.buffers = graph, backend, ready, buffers
+        self.cancellation = cancellation
+        self.failure: Completion | None = None
+        self._error: BaseException | None = None  # of the dispatcher or the back end, not of a task
+        self._runs: list[TaskRun] = []
+        self._running = 0
+        self._inbox: deque[Completion] = deque()
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+
+    def execute(self) -> RunRecord:
+        """Run to the end, whatever it is; nothing that was started is left afterwards."""
+        graph_hash = self.graph.hash
+        start_ns = time.monotonic_ns()
+        self.backend.open(self._report)
+        try:
+            with self._lock:
+                self._advance()
+            self._take_turns()
+            self._finished.wait()
+        finally:  # also when this thread is interrupted
+            if self.ready.left:
+                self.cancellation.cancel("interrupted")
+            with self._lock:
+                pass  # whoever advances now is done after this, and nobody starts anything later
+            self.backend.close()
+        if self._error is not None:
+            raise self._error
+        return RunRecord(graph_hash, tuple(self._runs), start_ns, time.monotonic_ns())
+
+    def _report(self, completion: Completion) -> None:
+        self._inbox.append(completion)
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        # looked at again after the lock is given back: a completion that came meanwhile is not forgotten
+        while self._inbox and self._lock.acquire(blocking=False):
+            try:
+                self._advance()
+            finally:
+                self._lock.release()
+
+    def _advance(self) -> None:
+        """Take completions in and start what may start; the lock is held."""
+        try:
+            while True:
+                while self._inbox:
+                    self._take(self._inbox.popleft())
+                if self._running >= self.backend.slots or self.cancellation.requested:
+                    break
+                position = self.ready.start_next()
+                if position is None:
+                    break
+                self._running += 1
+                self.backend.submit(position, self.graph.tasks[position], self.buffers.inputs(position))
+        except BaseException as error:
+            self._error = self._error or error
+            self.cancellation.cancel(f"{type(error).__name__} while dispatching")
+            self._finished.set()
+        if not self._running:
+            self._finished.set()
+
+    def _take(self, completion: Completion) -> None:
+        position, worker, start_ns, returned_ns, end_ns, output, error = completion
+        self._running -= 1
+        task = self.graph.tasks[position].id
+        self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, error is not None))
+        if error is None:
+            self.buffers.store(position, output)
+        elif self.failure is None:
+            self.failure = completion
+            self.cancellation.cancel(f"task {task} failed")
+        self.ready.complete(position)
 
 
 class _Buffers:

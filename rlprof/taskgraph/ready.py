@@ -48,10 +48,13 @@ class ReadySet:
             for task in graph.tasks
         ]
         self._needs = list(kinds)
-        self._touching: list[list[int]] = [[] for _ in names]
+        # (units, kind) of the needs that include a resource, small ones first
+        self._touching: list[list[tuple[int, int]]] = [[] for _ in names]
         for kind, needs in enumerate(self._needs):
-            for resource, _ in needs:
-                self._touching[resource].append(kind)
+            for resource, amount in needs:
+                self._touching[resource].append((amount, kind))
+        for touching in self._touching:
+            touching.sort()
         self._queues: list[list[int]] = [[] for _ in kinds]
         # heads of queues worth a look: (rank, kind); stale ones are skipped
         self._heads: list[tuple[int, int]] = []
@@ -93,8 +96,10 @@ class ReadySet:
         self.left -= 1
         kind = self._kind[i]
         for resource, amount in self._needs[kind]:
-            self._free[resource] += amount
-            for other in self._touching[resource]:
+            free = self._free[resource] = self._free[resource] + amount
+            for least, other in self._touching[resource]:
+                if least > free:
+                    break
                 queue = self._queues[other]
                 if queue:
                     heapq.heappush(self._heads, (queue[0], other))
