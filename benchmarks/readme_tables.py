@@ -181,6 +181,29 @@ def four_numbers_table(result: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def taskgraph_schedule_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.taskgraph_schedule`."""
+    dispatch = [what for what in result["shapes"][0]["seconds"] if what.startswith("run")]
+    whole = [what for what in result["shapes"][0]["seconds"] if what not in dispatch]
+    out = [
+        f"{result['date']}, {result['cores']} CPUs, Python {result['python']}, numpy {result['numpy']};"
+        f" load average {result['load_average_at_start']} at the start. Median (min..max) of"
+        f" {result['shapes'][0]['rounds']} rounds.",
+        "",
+        f"| graph | tasks | edges | {' | '.join(f'{what} (s)' for what in whole)}"
+        f" | {' | '.join(f'{what} (us a task)' for what in dispatch)} |",
+        f"|---|{'---:|' * (2 + len(whole) + len(dispatch))}",
+    ]
+    for shape in result["shapes"]:
+        shown = [shape["shape"], f"{shape['tasks']:,}", f"{shape['edges']:,}"]
+        for what in [*whole, *dispatch]:
+            scale, digits = (1e6 / shape["tasks"], 1) if what in dispatch else (1.0, 2)
+            median, least, most = (scale * shape["seconds"][what][k] for k in ("median", "min", "max"))
+            shown.append(f"{median:.{digits}f} ({least:.{digits}f}..{most:.{digits}f})")
+        out.append(f"| {' | '.join(shown)} |")
+    return "\n".join(out)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "read_speed": read_speed_table,
     "kineto_vs_traceinsight": kineto_table,
@@ -190,6 +213,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/sampler_soak": sampler_soak_table,
     "gpu/four_numbers": four_numbers_table,
     "host_soak": host_soak_table,
+    "taskgraph_schedule": taskgraph_schedule_table,
 }
 
 
