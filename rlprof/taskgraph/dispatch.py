@@ -157,7 +157,9 @@ class _Run:
             with self._lock:
                 self._advance()
             self._take_turns()
-            self._finished.wait()
+            # a signal that comes just before a wait does not end it; Python handles it after that wait
+            while not self._finished.wait(1.0):
+                pass
         finally:  # also when this thread is interrupted
             if self.ready.left:
                 self.cancellation.cancel("interrupted")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
+import signal
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +23,7 @@ from rlprof.taskgraph import (
     Edge,
     Pending,
     RunCancelledError,
+    RunError,
     SerialBackend,
     Task,
     TaskFailedError,
@@ -31,6 +35,7 @@ from rlprof.taskgraph import (
     schedule,
     verify,
 )
+from rlprof.taskgraph.verify import Failed, NotRun
 
 from .made import graphs, random_graph
 
@@ -229,6 +234,56 @@ def test_an_interrupt_of_the_dispatching_thread_leaves_no_thread() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(graph, Interrupted({"p": nothing}), cancellation=cancellation)
     assert cancellation.requested
+
+
+def test_ctrl_c_while_tasks_run_cancels_and_waits_for_them() -> None:
+    cancellation = Cancellation()
+    ran: list[str] = []
+
+    def work(task: Task, inputs: Mapping[str, Any]) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        until = time.monotonic() + 10
+        while not cancellation.requested and time.monotonic() < until:
+            time.sleep(0.001)
+        ran.append(task.id)
+
+    graph = TaskGraph((Task("a", payload="p"), Task("b", payload="p")), (Edge("a", "b"),))
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, {"p": work}, cancellation=cancellation)
+    assert ran == ["a"]
+
+
+def test_whenever_a_run_is_stopped_its_record_is_sound() -> None:
+    chance = random.Random(0)
+    graph = random_graph(100, seed=5)
+    ended = Counter[str]()
+    for _ in range(150):
+        bad = chance.choice([None, f"t{chance.randrange(100)}"])
+        cancellation = Cancellation()
+        timer = threading.Timer(chance.random() * 0.003, cancellation.cancel)
+        if chance.random() < 0.5:
+            timer.start()
+
+        def call(task: Task, inputs: Mapping[str, Any], bad: str | None = bad) -> None:
+            if task.id == bad:
+                raise ValueError(bad)
+
+        backend = ThreadBackend({"call": call}, workers=chance.choice([1, 2, 8]))
+        stopped: RunError | None = None
+        try:
+            record = run(graph, backend, cancellation=cancellation).record
+        except RunError as error:
+            stopped, record = error, error.record
+        allowed = {NotRun, Failed} if stopped else set()
+        assert {type(v) for v in verify(graph, record)} <= allowed
+        assert not isinstance(stopped, TaskFailedError) or stopped.task == bad
+        ended[type(stopped).__name__] += 1
+        timer.cancel()
+        if timer.ident:
+            timer.join()
+        assert not [t for t in threading.enumerate() if t.name.startswith("rlprof")]
+    assert ended["NoneType"]
+    assert ended["TaskFailedError"]
 
 
 def test_what_cannot_run_is_refused_before_anything_runs() -> None:

@@ -170,3 +170,16 @@ def test_a_larger_graph_keeps_its_exclusive_resources() -> None:
     for lane in lanes.values():
         assert (s.start_s[lane[1:]] >= s.finish_s[lane[:-1]]).all()
     assert s.makespan_s >= max(work_s(graph).values()) - 1e-9
+
+
+def test_tasks_that_complete_at_the_same_time_are_all_done_before_the_next_one_is_chosen() -> None:
+    graph = TaskGraph(
+        (
+            Task("a", duration_s=1.0, program_order=0),
+            Task("b", duration_s=1.0, program_order=1),
+            Task("short", duration_s=1.0, resources=(Use("gpu"),), program_order=2),
+            Task("long", duration_s=5.0, resources=(Use("gpu"),), program_order=3),
+        ),
+        (Edge("a", "short"), Edge("b", "long")),
+    )
+    assert schedule(graph).start_s.tolist() == [0.0, 0.0, 6.0, 1.0]
