@@ -1,0 +1,1 @@
+"""Overlap of work in a training iteration: wrap, record, find dependencies, transform, run (Rose)."""
