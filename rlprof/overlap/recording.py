@@ -38,8 +38,8 @@ class Invocation:
     indices : tuple of (str, int)
         Loop node and iteration, outermost first, inside the region.
     arguments : Pack
-        Binding of ``(args, kwargs)``. A leaf without a known origin is a `Const` whose name begins with ``?``;
-        its value in the table of constants is an `Unknown`.
+        Binding of ``(args, kwargs)``. A leaf without a known origin is a `Const` whose name begins with
+        ``?``; its value in the table of constants is an `Unknown`.
     output : Binding
         What was returned: `Ref` to this very call for leaves that came into being in its own code, `Ref` to
         other calls for what it passes on.
