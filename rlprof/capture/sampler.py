@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, Device, Sampler, Samples, period_of
+from rlprof.capture.samplers.process_memory import keep_small
 from rlprof.errors import RlprofError, UsageError
 
 #: How often samples go to disk, and how often the description does.
@@ -420,4 +421,5 @@ class _NoPandas:
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas())
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a buffer for every core, and no product to compute
+    keep_small()
     sys.exit(main())

@@ -141,9 +141,9 @@ class _Unit:
         self.method = "none"
         self.extra_metrics = list(extra_metrics)
         self._period = period_ns
-        # room for a second of records, and for two and a half passes in one decode: every slot costs time
+        # room for a second of records; the image is emptied when half full, so a decode may bring two passes
         buffer = min(MAX_BUFFER, max(MIN_BUFFER, 1_000 * MS // period_ns * RECORD_BYTES))
-        slots = max(256, 5 * poll_ns // period_ns // 2)
+        slots = max(256, 4 * poll_ns // period_ns)
         self._counters = counters(device.device, period_ns, buffer, slots)
         self._make_clock = clock
         self._clock: Clock | None = None

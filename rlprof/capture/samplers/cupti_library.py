@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.capture.samplers.base import SamplerError
+from rlprof.capture.samplers.process_memory import give_back_zeros_of
 
 FOLDER = "RLPROF_CUPTI"
 #: Where the wheels of CUDA 13 and 12 put the library.
@@ -98,6 +99,7 @@ def load() -> Any:
         if library is not None:
             for helper in HELPERS:
                 ctypes.CDLL(str(library.parent / helper), mode=ctypes.RTLD_GLOBAL)
+                give_back_zeros_of(library.parent / helper)
             number = ctypes.c_uint32()
             unknown = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL).cuptiGetVersion(ctypes.byref(number))
             wrong = version_gap(number.value, importlib.metadata.version("cupti-python"))

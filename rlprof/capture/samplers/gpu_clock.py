@@ -14,8 +14,9 @@ from rlprof.capture.samplers.base import Device, SamplerError
 from rlprof.capture.samplers.clock_map import Reading
 
 LIBRARY = "libcuda.so.1"
-#: Seconds that one look may wait for its turn on the GPU.
-PATIENCE_S = 0.02
+#: Nanoseconds that one look may wait for its turn on the GPU, and that the looks of a burst may take each on
+#: the mean: nothing is read from the counters meanwhile.
+PATIENCE_NS, MEAN_PATIENCE_NS = 20_000_000, 5_000_000
 _PTX = b"""
 .version 6.4
 .target sm_75
@@ -125,13 +126,18 @@ class GpuClock:
             self.close()
             raise
 
-    def look(self) -> Reading | None:
+    def look(self, patience_ns: int = PATIENCE_NS) -> Reading | None:
         """Look at the clock once.
+
+        Parameters
+        ----------
+        patience_ns : int
+            How long to wait for the GPU.
 
         Returns
         -------
         Reading or None
-            None if the GPU did not get to it within `PATIENCE_S`.
+            None if the GPU did not get to it in time.
 
         Raises
         ------
@@ -146,7 +152,7 @@ class GpuClock:
         self._do(
             "cuLaunchKernel", self._kernel, one, one, one, one, one, one, zero, None, self._arguments, None
         )
-        limit = before + int(PATIENCE_S * 1e9)
+        limit = before + patience_ns
         while self._seen.value != token:
             if time.monotonic_ns() > limit:
                 return None
@@ -169,8 +175,10 @@ class GpuClock:
             May be empty on a GPU that is fully taken.
         """
         readings: list[Reading] = []
+        limit = time.monotonic_ns() + count * MEAN_PATIENCE_NS
         for _ in range(count):
-            reading = self.look()
+            left = limit - time.monotonic_ns()
+            reading = self.look(min(PATIENCE_NS, left)) if left > 0 else None
             if reading is None:
                 break
             readings.append(reading)

@@ -2,15 +2,15 @@
 
 Its high-level `Collector` makes a new image and several Python objects for every decode and every sample; at
 10 kHz that is most of a core. Here one image, one parameter block per call and one evaluator live as long as
-the run does: 21 us per sample, most of it in CUPTI. No CUDA context is needed, only an initialised driver.
+the run does, and an image is emptied only when it is nearly full, since that costs time for every slot. No
+CUDA context is needed, only an initialised driver.
 
 What was seen of CUPTI 13.4 (driver 580, H200) and is not in its documentation:
 
-* an image that is too small for a pass loses the samples that do not fit, so it has room for more than one;
+* a decode that finds more records than the image has room for gives records without a start time instead;
 * a hardware buffer that was full once gives no more records until the counters are given back (stopping and
   starting does not help);
-* the first record of a run carries start 0; records can have no length;
-* its libraries take 230 MB of private memory by being loaded.
+* the first record of a run carries start 0; records can have no length.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ PERMISSION = (
     "NVreg_RestrictProfilingToAdminUsers=0 (then RmProfilingAdminOnly in /proc/driver/nvidia/params is 0), "
     "or run as root"
 )
+
+
+#: Images that one call of `decode` fills at most, when the sampler has fallen behind.
+MAX_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -87,11 +91,20 @@ class PmCounters:
     buffer_bytes : int
         Hardware buffer.
     slots : int
-        Samples that one decode can return.
+        Samples that the image has room for: twice what comes between two decodes, at least.
+    appends : bool
+        Whether to decode behind what the image holds; given up where CUPTI does not do that.
     """
 
     def __init__(
-        self, device: int, metrics: Sequence[str], period_ns: int, buffer_bytes: int, slots: int
+        self,
+        device: int,
+        metrics: Sequence[str],
+        period_ns: int,
+        buffer_bytes: int,
+        slots: int,
+        *,
+        appends: bool = True,
     ) -> None:
         self.device = device
         self.metrics = list(metrics)
@@ -103,6 +116,10 @@ class PmCounters:
         self._initialized = False
         self._running = False
         self._host: int | None = None
+        self._appends = appends
+        self._used = 0  # samples of the image that were read
+        self._first_end = 0  # end of its first one
+        self._full = False
 
     def open(self) -> str:
         """Take the counters of the GPU, set them up and start.
@@ -131,10 +148,30 @@ class PmCounters:
 
     def decode(self) -> Decoded:
         """Read what has been recorded since the last call."""
-        import numpy as np
+        if not self._appends or 2 * self._used > self.slots:
+            self._empty()
+        try:
+            pieces = [self._decode_once()]
+        except SamplerError:
+            if not self._used:
+                raise
+            # this CUPTI wants an empty image every time
+            self._appends = False
+            self._empty()
+            pieces = [self._decode_once()]
+        # more came than the image had room for: go on with an empty one
+        while self._full and not pieces[-1].overflow and len(pieces) < MAX_IMAGES:
+            self._empty()
+            pieces.append(self._decode_once())
+        return _joined(pieces)
 
-        api = self._api
+    def _empty(self) -> None:
         self._call("pm_sampling_counter_data_image_initialize", self._init)
+        self._used = 0
+
+    def _decode_once(self) -> Decoded:
+        """Decode into the image, behind what it holds, and evaluate what came."""
+        api = self._api
         try:
             api.pm_sampling_decode_data(self._decode.ptr)
             overflow = bool(self._decode.overflow)
@@ -143,17 +180,37 @@ class PmCounters:
                 raise self._explain("pm_sampling_decode_data", error) from error
             overflow = True
         self._call("pm_sampling_get_counter_data_info", self._info)
-        n = int(self._info.num_completed_samples)
+        count = int(self._info.num_completed_samples)
+        self._full = count >= self.slots
+        if self._used and self._first_end != self._end_of_first():
+            # the image was written from its start again
+            self._appends, self._used = False, 0
+        new = self._evaluated(self._used, count)
+        if not self._used and count:
+            self._first_end = int(new.end_ns[0])
+        self._used = count
+        return Decoded(new.start_ns, new.end_ns, new.values, overflow)
+
+    def _end_of_first(self) -> int:
+        self._sample.sample_index = 0
+        self._call("pm_sampling_counter_data_get_sample_info", self._sample)
+        return int(self._sample.end_timestamp)
+
+    def _evaluated(self, first: int, last: int) -> Decoded:
+        """Times and values of some samples of the image."""
+        import numpy as np
+
+        api, n = self._api, max(0, last - first)
         start, end = [0] * n, [0] * n
         values = np.empty((n, len(self.metrics)), np.float64)
-        # the loop that most of the sampler's time goes into: nothing is looked up or made in it
+        # the loop that most of the sampler's own time goes into: nothing is looked up or made in it
         sample, look = self._sample, api.pm_sampling_counter_data_get_sample_info
         ask, evaluate = self._evaluate, api.profiler_host_evaluate_to_gpu_values
         sample_ptr, ask_ptr = sample.ptr, ask.ptr
         where, row = values.ctypes.data, values.itemsize * len(self.metrics)
         try:
             for i in range(n):
-                sample.sample_index = ask.range_index = i
+                sample.sample_index = ask.range_index = first + i
                 ask.p_metric_values = where + row * i
                 look(sample_ptr)
                 evaluate(ask_ptr)
@@ -161,7 +218,7 @@ class PmCounters:
                 end[i] = sample.end_timestamp
         except api.cuptiError as error:
             raise self._explain("profiler_host_evaluate_to_gpu_values", error) from error
-        return Decoded(np.array(start, np.int64), np.array(end, np.int64), values, overflow)
+        return Decoded(np.array(start, np.int64), np.array(end, np.int64), values)
 
     def restart(self) -> None:
         """Start again after an overflow: a full buffer stays full until the counters are given back."""
@@ -270,6 +327,7 @@ class PmCounters:
         self._evaluate.p_host_object = self._host
         self._evaluate.pp_metric_names = address
         self._evaluate.num_metrics = len(self.metrics)
+        self._empty()
 
     def _start(self) -> None:
         block = _params(self._api, "PmSamplingStart")
@@ -335,6 +393,19 @@ class PmCounters:
                 hint="pip install --force-reinstall nvidia-cuda-cupti",
             )
         return SamplerError(f"CUPTI refused to sample GPU {device}: {error} from {function}")
+
+
+def _joined(pieces: Sequence[Decoded]) -> Decoded:
+    import numpy as np
+
+    if len(pieces) == 1:
+        return pieces[0]
+    return Decoded(
+        np.concatenate([p.start_ns for p in pieces]),
+        np.concatenate([p.end_ns for p in pieces]),
+        np.concatenate([p.values for p in pieces]),
+        any(p.overflow for p in pieces),
+    )
 
 
 def _params(api: Any, name: str) -> Any:
