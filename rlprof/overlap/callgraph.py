@@ -118,6 +118,8 @@ class CallGraph:
         Chosen order between calls of different streams: (earlier, later).
     history : tuple of str
         Transformations so far, one readable line each.
+    opaque : mapping of str to str
+        Nodes whose calls hold other nodes and yet run as one unit, and why; no part of what the graph is.
 
     Raises
     ------
@@ -133,6 +135,7 @@ class CallGraph:
     output: Binding
     order_edges: tuple[tuple[str, str], ...] = ()
     history: tuple[str, ...] = field(default=())
+    opaque: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         calls = tuple(sorted(self.calls, key=lambda c: (c.order, c.group, c.id)))

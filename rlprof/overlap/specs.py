@@ -155,6 +155,9 @@ class NodeSpec:
         A boundary of training.
     movable : bool
         Rewire may move it.
+    marked : bool
+        The native code marks its iterations; there is no entry that could be called, so its work can only
+        run as part of a call of a node above it or as the calls inside it.
     """
 
     path: str
@@ -169,3 +172,4 @@ class NodeSpec:
     resources: tuple[str, ...] = ()
     role: Role = ""
     movable: bool = True
+    marked: bool = False
