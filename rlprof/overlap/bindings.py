@@ -30,12 +30,17 @@ class View:
         In elements.
     dtype : str
         Of the view, as the array library prints it.
+    whole_shape, whole_strides : tuple of int or None
+        Of the whole array, as the call returned it; strides in elements. They tell which samples a view
+        shows, so that it can be taken of a part of a batch. None: not known, or of another dtype.
     """
 
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+    whole_shape: tuple[int, ...] | None = None
+    whole_strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ def to_document(binding: Binding) -> list[Any]:
     view = None
     if binding.view is not None:
         v = binding.view
-        view = [v.offset, list(v.shape), list(v.strides), v.dtype]
+        view = [v.offset, list(v.shape), list(v.strides), v.dtype, v.whole_shape, v.whole_strides]
     if isinstance(binding, Ref):
         return ["ref", binding.call, list(binding.path), view]
     return ["external", list(binding.path), view]

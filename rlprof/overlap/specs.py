@@ -158,6 +158,9 @@ class NodeSpec:
     marked : bool
         The native code marks its iterations; there is no entry that could be called, so its work can only
         run as part of a call of a node above it or as the calls inside it.
+    parameters : tuple of str
+        Names of the parameters that positional arguments go to, in order, without ``self``: what
+        `BatchSpec` names is found among positional arguments by them.
     """
 
     path: str
@@ -173,3 +176,4 @@ class NodeSpec:
     role: Role = ""
     movable: bool = True
     marked: bool = False
+    parameters: tuple[str, ...] = ()
