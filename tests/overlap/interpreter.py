@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.overlap.generated import Generated
+from tests.overlap.declarations import Generated
 from tests.overlap.runtime import Log, Probe, digest, names, start
 
 _POOL = ThreadPoolExecutor(2, thread_name_prefix="future of a generated program")

@@ -1,7 +1,7 @@
-"""What generated programs are made of: arithmetic in which every order of operations shows, and boxes of state.
+"""What generated programs are made of: arithmetic in which every order shows, and boxes of state.
 
-Nothing here knows of rlprof. Values are arrays of 64-bit integers that wrap around: elementwise, so the bits of
-a sample's result do not depend on the size of its batch, and a change of any input or of an order changes them.
+Nothing here knows of rlprof. Values are arrays of 64-bit integers that wrap around: elementwise, so the bits
+of a sample's result do not depend on the size of its batch, and another input or order gives other bits.
 """
 
 from __future__ import annotations
