@@ -1,0 +1,185 @@
+"""Batches are cut into samples and joined again, each sample in its native place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlprof.overlap.bindings import Path
+from rlprof.overlap.errors import ReplayError
+from rlprof.overlap.specs import Key
+from rlprof.overlap.structures import children, is_array, is_tensor, kind_of, mapped, rebuilt, step
+
+_AXIS_HINT = "declare the right axis in Batch(axis=...), or name what has none in shared_outputs"
+
+
+def _regular(samples: tuple[int, ...]) -> slice | None:
+    """Positions as a slice, if they ascend by one step: it shares memory."""
+    if not samples:
+        return slice(0, 0)
+    by = samples[1] - samples[0] if len(samples) > 1 else 1
+    if by < 1 or samples != tuple(range(samples[0], samples[-1] + 1, by)):
+        return None
+    return slice(samples[0], samples[-1] + 1, by)
+
+
+def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0) -> Any:
+    """Take samples of a batch.
+
+    Parameters
+    ----------
+    value : object
+        Nested structure; what is no array with axes holds for every sample and stays as it is.
+    samples : tuple of int
+        Positions.
+    axis : int or None
+        Axis of samples in every array; None: the value is a list or tuple with one item for each.
+
+    Returns
+    -------
+    object
+        Shares the arrays' memory if the positions ascend by one step.
+
+    Raises
+    ------
+    ReplayError
+        If there are no such samples.
+    """
+    if axis is None and not is_array(value):
+        return _cut_sequence(value, samples)
+    along = axis or 0
+    regular = _regular(samples)
+
+    def part(leaf: Any) -> Any:
+        if not is_array(leaf) or not leaf.ndim:
+            return leaf
+        if leaf.ndim <= along or (samples and max(samples) >= leaf.shape[along]):
+            raise ReplayError(
+                f"{kind_of(leaf)} has not {len(samples)} samples up to {max(samples)} along axis {along}",
+                hint="name the parameters that have a batch axis in Batch(parameters=...)",
+            )
+        if regular is not None:
+            return leaf[(slice(None),) * along + (regular,)]
+        if is_tensor(leaf):
+            import torch
+
+            return leaf.index_select(along, torch.tensor(samples, device=leaf.device))
+        return leaf.take(samples, axis=along)
+
+    return mapped(value, part)
+
+
+def _cut_sequence(value: Any, samples: tuple[int, ...]) -> Any:
+    if not isinstance(value, tuple | list) or (samples and max(samples) >= len(value)):
+        raise ReplayError(
+            f"{kind_of(value)} has not {len(samples)} samples up to {max(samples, default=0)}",
+            hint="only lists and tuples of samples belong in Batch(sequences=...)",
+        )
+    return rebuilt(type(value), range(len(samples)), [value[i] for i in samples])
+
+
+def join(
+    parts: list[Any], samples: tuple[tuple[int, ...], ...], axis: int = 0, shared: tuple[Key, ...] = ()
+) -> Any:
+    """Join parts of a batch so that every sample is where it was natively.
+
+    Parameters
+    ----------
+    parts : list of object
+        Structures of one form.
+    samples : tuple of tuple of int
+        Native positions of each part's samples.
+    axis : int
+        Axis of samples.
+    shared : tuple of int or str
+        First-level keys that are taken from the first part as they are.
+
+    Returns
+    -------
+    object
+        New arrays; bit for bit the samples of the parts.
+
+    Raises
+    ------
+    ReplayError
+        If the parts differ in form, or hold a leaf that cannot be joined: a number or a text, or another
+        leaf that is neither an array nor one object in all of them.
+    """
+    order = np.array([position for part in samples for position in part], dtype=np.int64)
+    inverse = None if (order == np.arange(len(order))).all() else np.argsort(order)
+    joiner = _Joiner(tuple(len(part) for part in samples), inverse, axis)
+    found = children(parts[0]) if shared else None
+    if found is None:
+        return joiner.join(parts, ())
+    keys, first = found
+    items = []
+    for place, key in enumerate(keys):
+        if key in shared or (isinstance(parts[0], tuple) and place in shared):
+            items.append(first[place])
+        else:
+            items.append(joiner.join([_item(part, key) for part in parts], (key,)))
+    return rebuilt(type(parts[0]), keys, items)
+
+
+def _item(part: Any, key: Key) -> Any:
+    try:
+        return step(part, key)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ReplayError(f"parts of a batch differ in form: {kind_of(part)} has no [{key!r}]") from error
+
+
+class _Joiner:
+    """What all arrays of one batch have in common."""
+
+    def __init__(self, sizes: tuple[int, ...], inverse: Any, axis: int) -> None:
+        self.sizes, self.inverse, self.axis = sizes, inverse, axis
+
+    def join(self, parts: list[Any], at: Path) -> Any:
+        first = parts[0]
+        found = children(first)
+        if found is not None:
+            keys = found[0]
+            for part in parts:
+                other = children(part)
+                if type(part) is not type(first) or other is None or other[0] != keys:
+                    raise ReplayError(
+                        f"parts of a batch differ in form{_at(at)}: {kind_of(first)} and {kind_of(part)}",
+                        hint="a list with one item for each sample cannot be joined; return an array",
+                    )
+            items = [self.join([step(part, key) for part in parts], (*at, key)) for key in keys]
+            return rebuilt(type(first), keys, items)
+        if is_array(first) and first.ndim:
+            return self.arrays(parts, at)
+        result = is_array(first) or isinstance(first, bool | int | float | complex | str | bytes | np.generic)
+        if not result and all(part is first for part in parts):
+            return first  # None, or an object that every part hands through
+        raise ReplayError(
+            f"each part of a batch returned {kind_of(first)}{_at(at)}: the whole batch's is not known",
+            hint="name it in Batch(shared_outputs=...) if it is the same for every part, or return an array",
+        )
+
+    def arrays(self, parts: list[Any], at: Path) -> Any:
+        first, axis = parts[0], self.axis
+        for part, size in zip(parts, self.sizes, strict=True):
+            if not is_array(part) or part.ndim <= axis or part.shape[axis] != size:
+                raise ReplayError(
+                    f"a part with {size} samples returned {kind_of(part)}{_at(at)}:"
+                    f" axis {axis} is not that of samples",
+                    hint=_AXIS_HINT,
+                )
+            if part.dtype != first.dtype:
+                raise ReplayError(f"parts returned {first.dtype} and {part.dtype}{_at(at)}")
+        if is_tensor(first):
+            import torch
+
+            whole = torch.cat(parts, dim=axis)
+            if self.inverse is None:
+                return whole
+            return whole.index_select(axis, torch.from_numpy(self.inverse).to(whole.device))
+        array = np.concatenate(parts, axis=axis)
+        return array if self.inverse is None else array.take(self.inverse, axis=axis)
+
+
+def _at(path: Path) -> str:
+    return f" at {''.join(f'[{key!r}]' for key in path)}" if path else ""

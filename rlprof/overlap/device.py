@@ -1,0 +1,162 @@
+"""Device work of calls: a CUDA stream for each component, completion by events, modes of torch in threads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from rlprof.overlap.structures import children, is_tensor
+from rlprof.taskgraph import Pending
+
+
+def _torch_with_cuda() -> Any:
+    """Return torch if it is loaded and CUDA is in use; nothing is imported or initialised."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None
+
+
+class CudaStreams:
+    """Streams by lane and device. They live as long as the replacement, as do the allocator's pools of them.
+
+    A lane is a component: its calls run one at a time and each completes before the next starts, so memory
+    that a component frees is never taken while another of its calls still uses it.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, int], Any] = {}
+
+    def stream(self, torch: Any, lane: str, device: int) -> Any:
+        """Return the stream of a lane on a device; made when first asked for."""
+        key = (lane, device)
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.Stream(device=device)
+        return self._streams[key]
+
+
+class DeviceRun:
+    """One run's view of the devices.
+
+    Made in the thread that calls the region: its device, its streams, its grad, inference and autocast modes
+    hold for all calls, which run in other threads.
+
+    Parameters
+    ----------
+    streams : CudaStreams
+        Kept from run to run.
+    """
+
+    def __init__(self, streams: CudaStreams) -> None:
+        self._streams = streams
+        self._modes = _modes()
+        self._torch = torch = _torch_with_cuda()
+        self._device = 0
+        self._before: dict[int, Any] = {}
+        self._callers: dict[int, Any] = {}
+        if torch is None:
+            return
+        self._device = torch.cuda.current_device()
+        for device in range(torch.cuda.device_count()):
+            if device == self._device or torch.cuda.memory_reserved(device):
+                self._callers[device] = torch.cuda.current_stream(device)
+                self._before[device] = self._callers[device].record_event()
+
+    def call(
+        self,
+        lane: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        complete: Callable[[Any], Any],
+    ) -> Any:
+        """Call a function on the lane's streams.
+
+        Parameters
+        ----------
+        lane : str
+            Whose streams.
+        function, args, kwargs
+            The call.
+        complete : callable
+            Makes a value of a coroutine or a future that was returned.
+
+        Returns
+        -------
+        object
+            What it returned; a `Pending` of that if its device work may not be complete.
+        """
+        torch = self._torch
+        with _applied(self._modes):
+            if torch is None:
+                output = complete(function(*args, **kwargs))
+                torch = _torch_with_cuda()
+                if torch is not None:  # CUDA came into use in this run: no stream of ours
+                    torch.cuda.synchronize()
+                return output
+            with ExitStack() as stack:
+                streams = {d: self._streams.stream(torch, lane, d) for d in self._before}
+                for device, stream in streams.items():
+                    stream.wait_event(self._before[device])
+                    stack.enter_context(torch.cuda.stream(stream))
+                stack.enter_context(torch.cuda.device(self._device))
+                for tensor in _cuda_tensors((args, kwargs)):
+                    if tensor.get_device() in streams:
+                        # freed by whoever holds it last, it is not given away before this work is done
+                        tensor.record_stream(streams[tensor.get_device()])
+                returned = function(*args, **kwargs)
+                output = complete(returned)
+                used = list(streams.values())
+                if output is not returned:  # a coroutine runs in a thread with other streams
+                    used += [*self._callers.values(), *map(torch.cuda.default_stream, streams)]
+                events = [stream.record_event(torch.cuda.Event(blocking=True)) for stream in used]
+        return Pending(output, lambda: [event.synchronize() for event in events])
+
+    def hand_over(self, output: Any) -> None:
+        """Make the region's output safe on the streams of its caller; all work is complete by now."""
+        if self._torch is not None:
+            for tensor in _cuda_tensors(output):
+                if tensor.get_device() in self._callers:
+                    tensor.record_stream(self._callers[tensor.get_device()])
+
+
+def _cuda_tensors(value: Any) -> Iterator[Any]:
+    found = children(value)
+    if found is not None:
+        for item in found[1]:
+            yield from _cuda_tensors(item)
+    elif is_tensor(value) and value.is_cuda:
+        yield value
+
+
+def _modes() -> tuple[Any, ...] | None:
+    """Modes of torch that belong to a thread."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    casts = tuple(
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")
+    )
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        casts,
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+@contextmanager
+def _applied(modes: tuple[Any, ...] | None) -> Iterator[None]:
+    if modes is None or modes == _modes():
+        yield
+        return
+    import torch
+
+    grad, inference, casts, cache = modes
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(inference))
+        stack.enter_context(torch.set_grad_enabled(grad))
+        for kind, enabled, dtype in casts:
+            if enabled != torch.is_autocast_enabled(kind) or dtype != torch.get_autocast_dtype(kind):
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=cache))
+        yield

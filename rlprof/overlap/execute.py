@@ -1,0 +1,229 @@
+"""Run a graph of calls: put arguments together, call native entries, keep outputs while they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from rlprof.overlap.bindings import sources
+from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.completion import Completer
+from rlprof.overlap.device import CudaStreams, DeviceRun
+from rlprof.overlap.errors import ReplayError
+from rlprof.overlap.lower import lower, priorities
+from rlprof.overlap.materialise import Arguments, materialise
+from rlprof.taskgraph import (
+    Backend,
+    Cancellation,
+    Pending,
+    RunRecord,
+    SerialBackend,
+    Task,
+    TaskFailedError,
+    ThreadBackend,
+    run,
+)
+
+#: Makes the back end of a run from its payloads.
+MakeBackend = Callable[[Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]], Backend]
+
+
+@runtime_checkable
+class Executable(Protocol):
+    """What running needs of a node; a plain function will do where there are no copies of state."""
+
+    @property
+    def entry(self) -> Callable[..., Any]:
+        """The native entry, without any hook."""
+
+    def rebind(self, copies: Mapping[str, int]) -> Callable[..., Any]:
+        """Return the entry that works on these storage copies, by state."""
+
+
+class Executor:
+    """A graph made ready to run, any number of times, by one thread at a time or by several.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        What a region does.
+    entries : mapping of str to Executable or callable
+        By node.
+    constants : mapping of str to object
+        Of the recording.
+
+    Raises
+    ------
+    ReplayError
+        If a node has no entry, or a call uses two storage copies of one state.
+    """
+
+    def __init__(
+        self,
+        graph: CallGraph,
+        entries: Mapping[str, Executable | Callable[..., Any]],
+        constants: Mapping[str, Any],
+    ) -> None:
+        self.graph = graph
+        self.tasks = lower(graph)
+        self.constants = constants
+        self._priority = priorities(self.tasks)
+        self._results = frozenset(sources(graph.output))
+        self._needed = self._results.union(*(sources(call.arguments) for call in graph.calls))
+        self._lane = {
+            call: _lane(graph, call, number) for number, stream in enumerate(graph.streams) for call in stream
+        }
+        self._calls = {call.id: _prepared(graph, call, entries) for call in graph.calls}
+        self._streams = CudaStreams()
+
+    def run(
+        self,
+        external: Arguments,
+        *,
+        backend: MakeBackend | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> tuple[Any, RunRecord]:
+        """Run once; see `execute`."""
+        state = _Run(self, external, loop)
+        calls = dict.fromkeys({call.node for call in self.graph.calls}, state.call)
+        failure: BaseException | None = None
+        try:
+            result = run(
+                self.tasks,
+                (backend or self._backend)(calls),
+                priority=self._priority,
+                cancellation=cancellation,
+                keep=self._results,
+            )
+            output = materialise(self.graph.output, result.outputs, external, self.constants)
+            state.device.hand_over(output)
+            return output, result.record
+        except TaskFailedError as failed:
+            failure = failed.__cause__ or failed
+            failure.add_note(f"raised by {failed.task}, run by rlprof on {failed.worker}")
+        finally:
+            state.completer.close()
+        raise failure
+
+    def _backend(self, calls: Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]) -> Backend:
+        if len(self.graph.streams) <= 1:
+            return SerialBackend(calls)  # in the thread of the caller, as natively
+        return ThreadBackend(calls, workers=len(self.graph.streams))
+
+
+class _Run:
+    """What belongs to one run."""
+
+    def __init__(
+        self, executor: Executor, external: Arguments, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        self.executor, self.external = executor, external
+        self.completer = Completer(loop)
+        self.device = DeviceRun(executor._streams)
+        self.context = contextvars.copy_context()
+
+    def call(self, task: Task, inputs: Mapping[str, Any]) -> Any:
+        """Execute one call: the payload of every task."""
+        return self.context.copy().run(self._call, task, inputs)
+
+    def _call(self, task: Task, inputs: Mapping[str, Any]) -> Any:
+        executor = self.executor
+        call, entry, extra = executor._calls[task.id]
+        args, kwargs = materialise(call.arguments, inputs, self.external, executor.constants)
+        for name, value in extra.items():
+            if name in kwargs:
+                raise ReplayError(f"{call.id} passes {name!r} itself, which is given to parts of a batch")
+            kwargs[name] = value
+        lane = executor._lane[call.id]
+        output = self.device.call(lane, entry, args, kwargs, self.completer.value)
+        return output if call.id in executor._needed else _forget(output)
+
+
+def _forget(output: Any) -> Any:
+    """Drop an output that nobody needs; completion stays."""
+    return Pending(None, output.wait) if isinstance(output, Pending) else None
+
+
+def _lane(graph: CallGraph, call: str, stream: int) -> str:
+    spec = graph.nodes.get(graph.by_id[call].node)
+    return spec.component if spec is not None and spec.component else f"stream {stream}"
+
+
+def _prepared(
+    graph: CallGraph, call: Call, entries: Mapping[str, Executable | Callable[..., Any]]
+) -> tuple[Call, Callable[..., Any], dict[str, Any]]:
+    """Entry of a call and arguments beyond those that are bound."""
+    node = entries.get(call.node)
+    if node is None:
+        raise ReplayError(f"the node {call.node} of {call.id} has no entry here")
+    copies: dict[str, int] = {}
+    for access in call.accesses:
+        if copies.setdefault(access.cell.state, access.copy) != access.copy:
+            raise ReplayError(f"{call.id} uses two storage copies of {access.cell.state}")
+    spare = {state: copy for state, copy in copies.items() if copy}
+    entry = node.entry if isinstance(node, Executable) else node
+    if spare:
+        if not isinstance(node, Executable):
+            raise ReplayError(f"{call.id} uses a spare copy of {min(spare)}, and its entry cannot be rebound")
+        entry = node.rebind(spare)
+    spec = graph.nodes.get(call.node)
+    extra: dict[str, Any] = {}
+    if call.samples is not None and spec is not None and spec.batch is not None and spec.batch.samples:
+        extra[spec.batch.samples] = np.array(call.samples, dtype=np.int64)
+    return call, entry, extra
+
+
+def execute(
+    graph: CallGraph,
+    entries: Mapping[str, Executable | Callable[..., Any]],
+    constants: Mapping[str, Any],
+    external: Arguments = ((), {}),
+    *,
+    backend: MakeBackend | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+    cancellation: Cancellation | None = None,
+) -> tuple[Any, RunRecord]:
+    """Do what one call of a region does, by its graph.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        Native or transformed.
+    entries : mapping of str to Executable or callable
+        Native entries by node. Coroutines, futures and Ray references that they return are waited for.
+    constants : mapping of str to object
+        Of the recording.
+    external : tuple of (tuple, dict)
+        Arguments of the region.
+    backend : callable, optional
+        Makes the back end from its payloads, such as `SerialBackend`; by default as many threads as there are
+        streams, and the calling thread alone for one.
+    loop : asyncio.AbstractEventLoop, optional
+        A loop that runs in another thread, for coroutines; one is started if needed.
+    cancellation : Cancellation, optional
+        Stops the run from elsewhere.
+
+    Returns
+    -------
+    output : object
+        What the region returns.
+    record : RunRecord
+        What ran, for `rlprof.taskgraph.verify` with ``lower(graph)``.
+
+    Raises
+    ------
+    Exception
+        What the first call that failed raised, with a note that names it. Nothing is left running.
+    ReplayError
+        If the program no longer does what was recorded.
+    rlprof.taskgraph.RunError
+        If the run was cancelled, or a call would have seen another version of state than it needs.
+    """
+    return Executor(graph, entries, constants).run(
+        external, backend=backend, loop=loop, cancellation=cancellation
+    )
