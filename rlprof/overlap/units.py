@@ -306,14 +306,14 @@ def _values(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
             continue
         bindings = [view.by_id[unit].arguments for view in views]
         for path, reason in unknown(recording, bindings):
-            yield Fold(around, f"{argument(path)} of {unit} {reason}, in the code {base.before(unit)}", _WRAP)
+            yield Fold(around, f"{argument(path)} of {unit} {reason} {base.before(unit)}", _WRAP)
         yield from _untold(base, unit, bindings[0], argument)
         if len(base.inside[unit]) > 1:
             yield from _hidden(views, unit, around)
     outputs = [view.by_id[view.region].output for view in views]
     for path, reason in unknown(recording, outputs):
         last = base.children[base.region][-1] if base.region in base.children else base.region
-        yield Fold(base.region, f"the result at {spell(path)} {reason}, in the code after {last}")
+        yield Fold(base.region, f"the result at {spell(path)} {reason} after {last}")
     if base.region in base.children:
         yield from _untold(base, base.region, outputs[0], lambda path: f"the result at {spell(path)}")
 
