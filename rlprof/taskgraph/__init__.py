@@ -12,6 +12,8 @@
 from rlprof.taskgraph.backend import Backend, Pending, SerialBackend, ThreadBackend
 from rlprof.taskgraph.dispatch import Cancellation, RunResult, run
 from rlprof.taskgraph.errors import (
+    AccessError,
+    CellInUseError,
     CycleError,
     DuplicateError,
     GraphError,
@@ -22,17 +24,25 @@ from rlprof.taskgraph.errors import (
     TaskFailedError,
     UnknownDurationError,
     UnknownTaskError,
+    VersionMismatchError,
 )
-from rlprof.taskgraph.graph import Edge, EdgeKind, Task, TaskGraph, Use
+from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.schedule import CriticalPath, Schedule, critical_path, schedule, upward_rank, work_s
 from rlprof.taskgraph.slack import Branch, Slack, branches, slack
-from rlprof.taskgraph.verify import Violation, verify
+from rlprof.taskgraph.state import CellVersion, state_edges
+from rlprof.taskgraph.task import CellAccess, Edge, EdgeKind, Task, Use
+from rlprof.taskgraph.verify import verify
+from rlprof.taskgraph.violations import Violation
 
 __all__ = [
+    "AccessError",
     "Backend",
     "Branch",
     "Cancellation",
+    "CellAccess",
+    "CellInUseError",
+    "CellVersion",
     "CriticalPath",
     "CycleError",
     "DuplicateError",
@@ -57,12 +67,14 @@ __all__ = [
     "UnknownDurationError",
     "UnknownTaskError",
     "Use",
+    "VersionMismatchError",
     "Violation",
     "branches",
     "critical_path",
     "run",
     "schedule",
     "slack",
+    "state_edges",
     "upward_rank",
     "verify",
     "work_s",

@@ -14,7 +14,8 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from rlprof.errors import UsageError
-from rlprof.taskgraph.graph import Task
+from rlprof.taskgraph.graph import TaskGraph
+from rlprof.taskgraph.task import Task
 
 #: A payload: gets the task and the outputs of its data predecessors by their ids.
 Call = Callable[[Task, Mapping[str, Any]], Any]
@@ -36,8 +37,37 @@ class Pending:
     wait: Callable[[], object]
 
 
+class RemoteOutput(Protocol):
+    """An output that lies elsewhere than in this process, as a back end reports it.
+
+    It is handed on to consumers as it is, fetched if the caller of a run gets it, and released once: when its
+    last consumer is done, or the run ends.
+    """
+
+    def fetch(self) -> Any:
+        """Return the output itself, as an object of this process."""
+
+    def release(self) -> None:
+        """Free what holds it."""
+
+
 class Completion(NamedTuple):
-    """The end of one task, as a back end reports it."""
+    """The end of one task, as a back end reports it.
+
+    Parameters
+    ----------
+    position : int
+        Of the task in its graph.
+    worker : str
+        Where it ran.
+    start_ns, returned_ns, end_ns : int
+        As in `rlprof.taskgraph.TaskRun`.
+    output : object
+        What it returned, or a `RemoteOutput`.
+    error : BaseException or None
+        What it raised; a `WorkerDownError` if its worker is gone, an `EndedError` if the back end ended it
+        because the run was to stop.
+    """
 
     position: int
     worker: str
@@ -61,8 +91,8 @@ class Backend(Protocol):
     def slots(self) -> int:
         """Tasks that may run at once."""
 
-    def check(self, payloads: Mapping[str, str]) -> None:
-        """Raise UsageError if a payload cannot be executed; `payloads` maps each to a task that has it."""
+    def check(self, graph: TaskGraph) -> None:
+        """Raise UsageError if a task cannot be executed."""
 
     def open(self, report: Callable[[Completion], None]) -> None:
         """Get ready.
@@ -74,8 +104,11 @@ class Backend(Protocol):
     def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
         """Start a task; its completion is reported with `position`. Never raises for what a payload does."""
 
+    def stop(self) -> None:
+        """The run is to end, nothing more is submitted: hurry what can be hurried. Returns at once."""
+
     def close(self) -> None:
-        """Return when nothing that `open` or `submit` started is left."""
+        """Return when no task runs any more, and nothing is left of what `open` started for this run."""
 
 
 def execute(
@@ -103,21 +136,28 @@ class _Calls:
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = dict(calls)
 
-    def check(self, payloads: Mapping[str, str]) -> None:
-        """Raise UsageError if there is no call for one of `payloads`."""
-        for payload, task in payloads.items():
-            if payload not in self._calls:
+    def check(self, graph: TaskGraph) -> None:
+        """Raise UsageError if there is no call for a payload."""
+        for task in graph.tasks:
+            if task.payload is not None and task.payload not in self._calls:
                 raise UsageError(
-                    f"task {task!r} has the payload {payload!r}, for which there is no call",
+                    f"task {task.id!r} has the payload {task.payload!r}, for which there is no call",
                     hint=f"known are {', '.join(sorted(self._calls)[:10]) or 'none'}",
                 )
+
+    def stop(self) -> None:
+        """Do nothing: a call in this process cannot be ended from outside."""
 
     def _call_of(self, task: Task) -> Call | None:
         return None if task.payload is None else self._calls[task.payload]
 
 
+_Jobs = SimpleQueue[tuple[int, Task, Mapping[str, Any]] | None]
+
+
 class SerialBackend(_Calls):
-    """One task at a time in the calling thread: for tests, and to see what overlap buys.
+    """One task at a time in the calling thread, which stands for all workers: for tests, and to see what
+    overlap buys.
 
     Parameters
     ----------
@@ -133,21 +173,22 @@ class SerialBackend(_Calls):
 
     def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
         """Run the task to its end."""
-        self._report(execute("caller", self._call_of(task), position, task, inputs))
+        self._report(execute(task.worker or "caller", self._call_of(task), position, task, inputs))
 
     def close(self) -> None:
         """Do nothing: nothing is left running."""
 
 
 class ThreadBackend(_Calls):
-    """Threads of this process, started when they are first needed.
+    """Threads of this process, started when they are first needed: one for each worker that tasks name, the
+    others for all tasks that name none.
 
     Parameters
     ----------
     calls : mapping of str to callable
-        What a payload key executes. It is called from different threads.
+        What a payload key executes, in any worker. It is called from different threads.
     workers : int
-        Most threads.
+        Most tasks at once.
     """
 
     def __init__(self, calls: Mapping[str, Call], *, workers: int = 32) -> None:
@@ -156,8 +197,9 @@ class ThreadBackend(_Calls):
             raise UsageError(f"{workers} workers cannot run anything", hint="give at least 1")
         self.slots = workers
         self._threads: list[threading.Thread] = []
-        self._jobs: SimpleQueue[tuple[int, Task, Mapping[str, Any]] | None] = SimpleQueue()
-        self._open = 0
+        self._jobs: _Jobs = SimpleQueue()
+        self._named: dict[str, _Jobs] = {}
+        self._open = 0  # tasks of the unnamed threads
         self._lock = threading.Lock()
 
     def open(self, report: Callable[[Completion], None]) -> None:
@@ -168,31 +210,43 @@ class ThreadBackend(_Calls):
         self._open = 0
 
     def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
-        """Hand the task to a thread that waits, or to a new one."""
+        """Hand the task to its worker's thread, to one that waits, or to a new one."""
+        if task.worker is not None:
+            if task.worker not in self._named:
+                self._named[task.worker] = SimpleQueue()
+                self._start(task.worker, self._named[task.worker])
+            self._named[task.worker].put((position, task, inputs))
+            return
         with self._lock:
             self._open += 1
-            grow = self._open > len(self._threads) and len(self._threads) < self.slots
+            unnamed = len(self._threads) - len(self._named)
+            grow = unnamed < min(self._open, self.slots)
         if grow:
-            name = f"thread {len(self._threads)}"
-            thread = threading.Thread(target=self._work, args=(name,), name=f"rlprof {name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start(f"thread {unnamed}", self._jobs)
         self._jobs.put((position, task, inputs))
 
     def close(self) -> None:
         """Wait for the tasks that were submitted and end all threads."""
-        for _ in self._threads:
+        for _ in range(len(self._threads) - len(self._named)):
             self._jobs.put(None)
+        for jobs in self._named.values():
+            jobs.put(None)
         for thread in self._threads:
             thread.join()
-        self._threads = []
+        self._threads, self._named = [], {}
 
-    def _work(self, name: str) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _start(self, name: str, jobs: _Jobs) -> None:
+        thread = threading.Thread(target=self._work, args=(name, jobs), name=f"rlprof {name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, name: str, jobs: _Jobs) -> None:
+        while (job := jobs.get()) is not None:
             position, task, inputs = job
             done = execute(name, self._call_of(task), position, task, inputs)
             del job, inputs  # a waiting thread keeps no buffer alive
-            with self._lock:
-                self._open -= 1
+            if jobs is self._jobs:
+                with self._lock:
+                    self._open -= 1
             self._report(done)
             del done

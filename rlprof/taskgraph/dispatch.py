@@ -13,11 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rlprof.taskgraph.backend import Backend, Call, Completion, ThreadBackend
-from rlprof.taskgraph.errors import RunCancelledError, TaskFailedError
+from rlprof.taskgraph.errors import (
+    CellInUseError,
+    RunCancelledError,
+    TaskFailedError,
+    VersionMismatchError,
+)
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.ready import ReadySet
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.schedule import checked_priority
+from rlprof.taskgraph.state import CellStates, InUse, WrongVersion
 
 
 class Cancellation:
@@ -69,7 +75,8 @@ def run(
     """Execute every task of a graph once.
 
     A task is ready when its predecessors are done; it starts when all its resources are free and the back end
-    has a slot, in order of priority. An output lives until its last consumer is done.
+    has a slot, in order of priority. The versions of state that it needs are compared with those that are
+    there when it starts. An output lives until its last consumer is done.
 
     Parameters
     ----------
@@ -94,6 +101,11 @@ def run(
     ------
     TaskFailedError
         If a task raises: nothing is started after it, what runs is waited for, the record is attached.
+    VersionMismatchError
+        If a task would see another version of a state cell than the graph says; it is not started, and the
+        run stops as when a task fails.
+    CellInUseError
+        If a task would use a state cell while another writes it, or write one while others use it; likewise.
     RunCancelledError
         If the run was cancelled before all tasks were done.
     UsageError
@@ -104,13 +116,19 @@ def run(
     backend: Backend = ThreadBackend(calls) if isinstance(calls, Mapping) else calls
     for task_id in keep:
         graph.position_of(task_id)
-    backend.check({task.payload: task.id for task in graph.tasks if task.payload is not None})
+    backend.check(graph)
     if priority is None and any(task.duration_s is None for task in graph.tasks):
         priority = np.zeros(len(graph))
     ready = ReadySet(graph, checked_priority(graph, priority))
     state = _Run(graph, backend, ready, _Buffers(graph, keep), cancellation or Cancellation())
     record = state.execute()
-    failure = state.failure
+    conflict, failure = state.conflict, state.failure
+    if isinstance(conflict, WrongVersion):
+        cell, copy = conflict.access.key
+        needed = conflict.access.sees or ""
+        raise VersionMismatchError(conflict.task, cell, copy, needed, conflict.found, record)
+    if isinstance(conflict, InUse):
+        raise CellInUseError(conflict.task, *conflict.access.key, conflict.users, record)
     if failure is not None and failure.error is not None:
         task_id = graph.tasks[failure.position].id
         raise TaskFailedError(task_id, failure.worker, failure.error, record) from failure.error
@@ -141,6 +159,9 @@ class _Run:
         self.graph, self.backend, self.ready, self.buffers = graph, backend, ready, buffers
         self.cancellation = cancellation
         self.failure: Completion | None = None
+        self.conflict: WrongVersion | InUse | None = None
+        # a graph without state costs nothing more
+        self._states = CellStates(graph.tasks) if any(task.accesses for task in graph.tasks) else None
         self._error: BaseException | None = None  # of the dispatcher or the back end, not of a task
         self._runs: list[TaskRun] = []
         self._running = 0
@@ -193,6 +214,10 @@ class _Run:
                 position = self.ready.start_next()
                 if position is None:
                     break
+                if self._states is not None and (conflict := self._states.begin(position)) is not None:
+                    self.conflict = conflict
+                    self.cancellation.cancel(f"task {conflict.task} cannot use {conflict.access.cell}")
+                    break
                 self._running += 1
                 self.backend.submit(position, self.graph.tasks[position], self.buffers.inputs(position))
         except BaseException as error:
@@ -206,7 +231,12 @@ class _Run:
         position, worker, start_ns, returned_ns, end_ns, output, error = completion
         self._running -= 1
         task = self.graph.tasks[position].id
-        self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, error is not None))
+        failed = error is not None
+        if self._states is None:
+            self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, failed))
+        else:
+            versions = self._states.end(position, failed=failed)
+            self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, failed, *versions))
         if error is None:
             self.buffers.store(position, output)
         elif self.failure is None:

@@ -30,6 +30,10 @@ class ResourceError(GraphError):
     """A task needs more of a resource than there is."""
 
 
+class AccessError(GraphError):
+    """Accesses to state that no order of tasks can satisfy."""
+
+
 class UnknownDurationError(GraphError):
     """A question about time, asked of a graph whose tasks have no duration yet."""
 
@@ -78,6 +82,55 @@ class TaskFailedError(RunError):
     def __init__(self, task: str, worker: str, error: BaseException, record: RunRecord) -> None:
         self.task, self.worker = task, worker
         super().__init__(f"task {task} failed on {worker}: {type(error).__name__}: {error}", record)
+
+
+class VersionMismatchError(RunError):
+    """A task was about to see another version of a state cell than the graph says: an edge is missing.
+
+    Parameters
+    ----------
+    task, cell : str
+        Which task, and the cell.
+    copy : int
+        Storage copy of the cell.
+    expected, found : str
+        Version that the task needs, and the one that was there; "" is the initial one.
+    """
+
+    def __init__(self, task: str, cell: str, copy: int, expected: str, found: str, record: RunRecord) -> None:
+        self.task, self.cell, self.copy = task, cell, copy
+        self.expected, self.found = expected, found
+        super().__init__(
+            f"task {task} needs {_version(expected)} of {cell!r}, copy {copy}, and found {_version(found)}",
+            record,
+            hint="an edge is missing in the graph: between the task and who wrote the one or the other",
+        )
+
+
+class CellInUseError(RunError):
+    """A task was about to write a state cell that others used, or to use one that another wrote.
+
+    Parameters
+    ----------
+    task, cell : str
+        Which task, and the cell.
+    copy : int
+        Storage copy of the cell.
+    users : tuple of str
+        Tasks that used it at that time.
+    """
+
+    def __init__(self, task: str, cell: str, copy: int, users: tuple[str, ...], record: RunRecord) -> None:
+        self.task, self.cell, self.copy, self.users = task, cell, copy, users
+        super().__init__(
+            f"task {task} was to start while {', '.join(users)} used {cell!r}, copy {copy}",
+            record,
+            hint="an edge between them is missing in the graph",
+        )
+
+
+def _version(version: str) -> str:
+    return f"version {version!r}" if version else "the initial version"
 
 
 class RunCancelledError(RunError):

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
+from rlprof.taskgraph import document as documents
 from rlprof.taskgraph.errors import (
     CycleError,
     DuplicateError,
@@ -28,92 +28,22 @@ from rlprof.taskgraph.errors import (
     UnknownDurationError,
     UnknownTaskError,
 )
+from rlprof.taskgraph.state import check_accesses
+from rlprof.taskgraph.task import EDGE_KINDS, INITIAL, CellAccess, Edge, EdgeKind, Scalar, Task, Use
 
-FORMAT, VERSION = "rlprof.taskgraph", 1
-
-#: Why a task waits for another: it needs its output; the version of a state object that the other wrote or
-#: still reads; updated weights that the other publishes; or an order that was chosen, without any value.
-EdgeKind = Literal["data", "state", "publication", "order"]
-EDGE_KINDS: tuple[str, ...] = get_args(EdgeKind)
-Scalar = str | int | float | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What a task holds of a resource from its start to its end.
-
-    Parameters
-    ----------
-    resource : str
-        Name of the resource.
-    amount : int
-        Units held, in the unit of the resource's capacity; at least 1.
-    exclusive : bool
-        The whole resource is held, whatever its capacity.
-    """
-
-    resource: str
-    amount: int = 1
-    exclusive: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One unit of work.
-
-    Parameters
-    ----------
-    id : str
-        Unique in its graph.
-    name : str
-        What a person calls the kind of work; many tasks share one. The id if empty.
-    duration_s : float or None
-        Predicted or measured time in seconds; None if not known yet: such a graph can run, not be scheduled.
-    resources : tuple of Use
-        What is held while it runs; each resource at most once.
-    payload : str or None
-        Key of what a back end executes; None for a task that only takes part in the order.
-    program_order : int
-        Place in program order: of two tasks with equal priority the lower goes first, then the lower id.
-    provenance : tuple of (str, scalar)
-        Where it comes from (node, iteration indices, group, ...), sorted by key; a mapping is accepted.
-    """
-
-    id: str
-    name: str = ""
-    duration_s: float | None = None
-    resources: tuple[Use, ...] = ()
-    payload: str | None = None
-    program_order: int = 0
-    provenance: tuple[tuple[str, Scalar], ...] = ()
-
-    def __post_init__(self) -> None:
-        pairs = self.provenance.items() if isinstance(self.provenance, Mapping) else self.provenance
-        object.__setattr__(self, "name", self.name or self.id)
-        object.__setattr__(self, "resources", tuple(self.resources))
-        object.__setattr__(self, "provenance", tuple(sorted((str(k), v) for k, v in pairs)) if pairs else ())
-        if self.duration_s is not None:
-            object.__setattr__(self, "duration_s", float(self.duration_s) + 0.0)  # -0.0 becomes 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """`target` starts when `source` has completed.
-
-    Parameters
-    ----------
-    source, target : str
-        Ids of tasks.
-    kind : {"data", "state", "publication", "order"}
-        Why. Only over data edges does an output reach a consumer.
-    item : str
-        What is passed or protected: a tensor, a state object and its version; may be empty.
-    """
-
-    source: str
-    target: str
-    kind: EdgeKind = "data"
-    item: str = ""
+__all__ = [
+    "EDGE_KINDS",
+    "INITIAL",
+    "CellAccess",
+    "Edge",
+    "EdgeKind",
+    "Links",
+    "Scalar",
+    "Task",
+    "TaskGraph",
+    "Use",
+    "topological_order",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +83,8 @@ class TaskGraph:
         If a task can never get what it needs.
     CycleError
         If tasks wait for each other.
+    AccessError
+        If no order of the tasks could satisfy their accesses (`rlprof.taskgraph.state.check_accesses`).
     GraphError
         If a duration is negative or not finite, or an edge's kind is none of the four.
     """
@@ -170,6 +102,7 @@ class TaskGraph:
             raise DuplicateError(f"two tasks have the id {twice!r}", hint="give every task its own id")
         object.__setattr__(self, "edges", self._checked_edges(self.edges))
         self._check_resources()
+        check_accesses(tasks)
         for task in tasks:
             if task.duration_s is not None and not 0 <= task.duration_s < math.inf:
                 raise GraphError(f"task {task.id!r} has the duration {task.duration_s} s")
@@ -206,7 +139,8 @@ class TaskGraph:
             if capacity < 1:
                 raise ResourceError(f"resource {name!r} has the capacity {capacity}", hint="give at least 1")
         for task in self.tasks:
-            if len({use.resource for use in task.resources}) < len(task.resources):
+            uses = task.uses
+            if len({use.resource for use in uses}) < len(uses):
                 raise ResourceError(f"task {task.id!r} names a resource twice", hint="add up its amounts")
             for use in task.resources:
                 if not 1 <= use.amount <= self.capacity(use.resource):
@@ -254,7 +188,7 @@ class TaskGraph:
     @cached_property
     def resources(self) -> tuple[str, ...]:
         """Resources that tasks use or that have a capacity, sorted."""
-        return tuple(sorted({u.resource for t in self.tasks for u in t.resources} | set(self.capacities)))
+        return tuple(sorted({u.resource for t in self.tasks for u in t.uses} | set(self.capacities)))
 
     @cached_property
     def durations_s(self) -> npt.NDArray[np.float64]:
@@ -304,23 +238,15 @@ class TaskGraph:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as a JSON document, in canonical order."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "capacities": dict(self.capacities),
-            "tasks": [_task_document(task) for task in self.tasks],
-            "edges": [
-                {"source": e.source, "target": e.target, "kind": e.kind, "item": e.item} for e in self.edges
-            ],
-        }
+        return documents.to_document(self.tasks, self.edges, self.capacities)
 
     def to_json(self) -> str:
         """Return `to_dict` as text; equal graphs give equal text."""
-        return orjson.dumps(self.to_dict(), option=orjson.OPT_SORT_KEYS).decode()
+        return documents.to_text(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TaskGraph:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote, of this version of the format or an earlier one.
 
         Raises
         ------
@@ -329,28 +255,14 @@ class TaskGraph:
         GraphError
             If the graph is not valid, as when it is made.
         """
-        try:
-            document = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise GraphFormatError(f"no JSON: {error}") from error
-        return cls.from_dict(document)
+        return cls.from_dict(documents.from_text(text))
 
     @classmethod
     def from_dict(cls, document: Any) -> TaskGraph:
         """Read what `to_dict` made; errors as of `from_json`."""
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise GraphFormatError(f'no task graph: "format" is not "{FORMAT}"')
-        if document.get("version") != VERSION:
-            raise GraphFormatError(
-                f"a task graph of version {document.get('version')}, known is {VERSION}",
-                hint="write it with this version of rlprof, or upgrade rlprof",
-            )
+        known = documents.check_format(document)
         try:
-            tasks = [
-                Task(**{**t, "resources": tuple(Use(**u) for u in t["resources"])}) for t in document["tasks"]
-            ]
-            edges = [Edge(**e) for e in document["edges"]]
-            return cls(tuple(tasks), tuple(edges), document["capacities"])
+            return cls(*documents.parts_of(known))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphFormatError(
                 f"a task graph with a field missing or of a wrong type: {error}"
@@ -360,20 +272,6 @@ class TaskGraph:
     def hash(self) -> str:
         """SHA-256 of `to_json` in hexadecimal: the same for equal graphs, on every machine."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-
-def _task_document(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "name": task.name,
-        "duration_s": task.duration_s,
-        "resources": [
-            {"resource": u.resource, "amount": u.amount, "exclusive": u.exclusive} for u in task.resources
-        ],
-        "payload": task.payload,
-        "program_order": task.program_order,
-        "provenance": dict(task.provenance),
-    }
 
 
 def _links(count: int, pairs: Iterable[tuple[int, int]]) -> Links:

@@ -43,7 +43,7 @@ class ReadySet:
         kinds: dict[tuple[tuple[int, int], ...], int] = {}
         self._kind = [
             kinds.setdefault(
-                tuple(sorted((names[use.resource], graph.held(use)) for use in task.resources)), len(kinds)
+                tuple(sorted((names[use.resource], graph.held(use)) for use in task.uses)), len(kinds)
             )
             for task in graph.tasks
         ]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlprof.taskgraph.graph import TaskGraph
+    from rlprof.taskgraph.state import CellVersion
 
 
 class TaskRun(NamedTuple):
@@ -28,6 +29,10 @@ class TaskRun(NamedTuple):
         When the work was complete: later than `returned_ns` where a device still worked.
     failed : bool
         It raised.
+    seen : tuple of CellVersion
+        Versions of state cells that were there when it started, of those that it needs.
+    made : tuple of CellVersion
+        Versions that it left behind; none if it failed.
     """
 
     task: str
@@ -36,6 +41,8 @@ class TaskRun(NamedTuple):
     returned_ns: int
     end_ns: int
     failed: bool = False
+    seen: tuple[CellVersion, ...] = ()
+    made: tuple[CellVersion, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class RunRecord:
             name, lanes = run.task, [run.worker]
             if graph is not None and run.task in graph.index:
                 task = graph.tasks[graph.index[run.task]]
-                name, lanes = task.name, [use.resource for use in task.resources] or ["no resource"]
+                name, lanes = task.name, [use.resource for use in task.uses] or ["no resource"]
             start_s, end_s = (run.start_ns - self.start_ns) / 1e9, (run.end_ns - self.start_ns) / 1e9
             rows += [(run.task, name, lane, start_s, end_s) for lane in lanes]
         schema = {"task": pl.String, "name": pl.String, "lane": pl.String}

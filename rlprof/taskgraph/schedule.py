@@ -83,7 +83,7 @@ class Schedule:
             (task.id, task.name, lane, float(self.start_s[i]), float(self.finish_s[i]))
             for i in self.order
             for task in (self.graph.tasks[i],)
-            for lane in ([use.resource for use in task.resources] or ["no resource"])
+            for lane in ([use.resource for use in task.uses] or ["no resource"])
         ]
         schema = {"task": pl.String, "name": pl.String, "lane": pl.String}
         times = {"start_s": pl.Float64, "end_s": pl.Float64}
@@ -193,7 +193,7 @@ def work_s(graph: TaskGraph) -> dict[str, float]:
     """
     work = dict.fromkeys(graph.resources, 0.0)
     for task, duration_s in zip(graph.tasks, graph.durations_s.tolist(), strict=True):
-        for use in task.resources:
+        for use in task.uses:
             work[use.resource] += duration_s * graph.held(use)
     return {name: held / graph.capacity(name) for name, held in work.items()}
 
@@ -263,7 +263,7 @@ def with_handovers(scheduled: Schedule) -> Links:
     pairs: set[tuple[int, int]] = set()
     for number, i in enumerate(scheduled.order):
         finish_s = float(scheduled.finish_s[i])
-        for use in graph.tasks[i].resources:
+        for use in graph.tasks[i].uses:
             heap, need = blocks[use.resource], graph.held(use)
             left = need
             while left:

@@ -3,129 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from itertools import pairwise
 
-from rlprof.taskgraph.graph import Edge, TaskGraph
+from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.record import RunRecord, TaskRun
-
-
-@dataclass(frozen=True)
-class WrongGraph:
-    """The record is of another graph."""
-
-    recorded_hash: str
-    graph_hash: str
-
-    def __str__(self) -> str:
-        return f"the record is of graph {self.recorded_hash[:12]}, not of {self.graph_hash[:12]}"
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A task of the graph is not in the record."""
-
-    task: str
-
-    def __str__(self) -> str:
-        return f"task {self.task} did not run"
-
-
-@dataclass(frozen=True)
-class RunRepeatedly:
-    """A task ran more than once."""
-
-    task: str
-    count: int
-
-    def __str__(self) -> str:
-        return f"task {self.task} ran {self.count} times"
-
-
-@dataclass(frozen=True)
-class NotInGraph:
-    """A task ran that the graph does not have."""
-
-    task: str
-
-    def __str__(self) -> str:
-        return f"task {self.task} ran and is not in the graph"
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A task raised."""
-
-    task: str
-    worker: str
-
-    def __str__(self) -> str:
-        return f"task {self.task} failed on {self.worker}"
-
-
-@dataclass(frozen=True)
-class BadTimes:
-    """A task returned before it started, or was complete before it returned."""
-
-    run: TaskRun
-
-    def __str__(self) -> str:
-        r = self.run
-        return (
-            f"task {r.task} starts at {r.start_ns} ns, returns at {r.returned_ns} ns, ends at {r.end_ns} ns"
-        )
-
-
-@dataclass(frozen=True)
-class EdgeBroken:
-    """A task started before another that it waits for had completed.
-
-    Parameters
-    ----------
-    edge : Edge
-        Data, state, publication or order.
-    early_ns : int
-        By how much.
-    """
-
-    edge: Edge
-    early_ns: int
-
-    def __str__(self) -> str:
-        e = self.edge
-        item = f" ({e.item})" if e.item else ""
-        return f"task {e.target} started {self.early_ns} ns before {e.source} ended; {e.kind} edge{item}"
-
-
-@dataclass(frozen=True)
-class OverCapacity:
-    """More of a resource was held at once than there is.
-
-    Parameters
-    ----------
-    resource : str
-        Which.
-    at_ns : int
-        When the last of `tasks` started.
-    tasks : tuple of str
-        Who held it.
-    held, capacity : int
-        Units.
-    """
-
-    resource: str
-    at_ns: int
-    tasks: tuple[str, ...]
-    held: int
-    capacity: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.held} of {self.capacity} units of {self.resource} were held at {self.at_ns} ns by"
-            f" {', '.join(self.tasks)}"
-        )
-
-
-Violation = WrongGraph | NotRun | RunRepeatedly | NotInGraph | Failed | BadTimes | EdgeBroken | OverCapacity
+from rlprof.taskgraph.state import Key
+from rlprof.taskgraph.task import INITIAL, CellAccess, Use, worker_resource
+from rlprof.taskgraph.violations import (
+    BadTimes,
+    EdgeBroken,
+    Failed,
+    NotInGraph,
+    NotRun,
+    OverCapacity,
+    RunRepeatedly,
+    VersionsReordered,
+    Violation,
+    WrittenWhileUsed,
+    WrongGraph,
+    WrongVersionMade,
+    WrongVersionSeen,
+    WrongWorker,
+)
 
 
 def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
@@ -141,9 +41,15 @@ def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
     Returns
     -------
     tuple of violations
-        Empty if the record is of this graph, each task ran exactly once and did not fail, started after all
-        it waits for had completed, and no resource was held beyond its capacity. A task that ran repeatedly
-        is held to that in each of its executions.
+        Empty if the record is of this graph, each task ran exactly once, on its worker, and did not fail,
+        started after all it waits for had completed, no resource was held beyond its capacity, no named
+        worker ran two tasks at once; and, for state cells, if each task saw and made the versions that the
+        graph says, no cell was written while it was used, and versions were made in program order. A task
+        that ran repeatedly is held to that in each of its executions.
+
+    Notes
+    -----
+    Versions are followed twice: as the dispatcher recorded them, and anew from the times of the tasks.
     """
     found: list[Violation] = []
     if record.graph_hash != graph.hash:
@@ -159,7 +65,19 @@ def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
     found += [BadTimes(run) for run in record.tasks if not run.start_ns <= run.returned_ns <= run.end_ns]
     found += _broken_edges(graph, record)
     found += _over_capacity(graph, record)
+    found += _wrong_workers(graph, record)
+    if any(task.accesses for task in graph.tasks):
+        found += dict.fromkeys(_wrong_versions(graph, record))  # the two ways may find the same
     return tuple(found)
+
+
+def _wrong_workers(graph: TaskGraph, record: RunRecord) -> list[WrongWorker]:
+    expected = {task.id: task.worker for task in graph.tasks if task.worker is not None}
+    return [
+        WrongWorker(run.task, run.worker, expected[run.task])
+        for run in record.tasks
+        if expected.get(run.task, run.worker) != run.worker
+    ]
 
 
 def _broken_edges(graph: TaskGraph, record: RunRecord) -> list[EdgeBroken]:
@@ -187,10 +105,14 @@ def _over_capacity(graph: TaskGraph, record: RunRecord) -> list[OverCapacity]:
     Intervals are half-open, and one of no duration counts only inside of others.
     """
     events: dict[str, list[tuple[int, int, int, int]]] = {}
+    workers = {task.worker for task in graph.tasks if task.worker is not None}
     for number, run in enumerate(record.tasks):
         if run.task not in graph.index or run.end_ns < run.start_ns:
             continue
-        for use in graph.tasks[graph.index[run.task]].resources:
+        uses = graph.tasks[graph.index[run.task]].resources
+        if run.worker in workers:  # where it ran, not where it should have
+            uses = (*uses, Use(worker_resource(run.worker), exclusive=True))
+        for use in uses:
             units = graph.held(use)
             here = events.setdefault(use.resource, [])
             if run.start_ns == run.end_ns:
@@ -212,4 +134,71 @@ def _over_capacity(graph: TaskGraph, record: RunRecord) -> list[OverCapacity]:
             if phase == _TAKE:
                 holders[number] = units
                 held += units
+    return found
+
+
+def _wrong_versions(graph: TaskGraph, record: RunRecord) -> list[Violation]:
+    """Follow each cell's copy through the record, by what was recorded and by the times."""
+    found: list[Violation] = []
+    users: dict[Key, list[tuple[int, CellAccess]]] = {}
+    for number, run in enumerate(record.tasks):
+        if run.task not in graph.index:
+            continue
+        accesses = graph.tasks[graph.index[run.task]].accesses
+        found += _recorded_otherwise(run, accesses)
+        if run.end_ns >= run.start_ns:
+            for access in accesses:
+                users.setdefault(access.key, []).append((number, access))
+    for key in sorted(users):
+        found += _followed(graph, record, users[key])
+    return found
+
+
+def _recorded_otherwise(run: TaskRun, accesses: tuple[CellAccess, ...]) -> Iterable[Violation]:
+    """What the record says that a task saw and made, against the graph."""
+    seen = {(cell, copy): version for cell, copy, version in run.seen}
+    made = {(cell, copy): version for cell, copy, version in run.made}
+    for access in accesses:
+        if access.sees is not None and seen.get(access.key) != access.sees:
+            yield WrongVersionSeen(run.task, *access.key, access.sees, seen.get(access.key))
+        makes = None if run.failed else access.makes
+        if made.pop(access.key, None) != makes:
+            recorded = {(cell, copy): version for cell, copy, version in run.made}
+            yield WrongVersionMade(run.task, *access.key, makes, recorded.get(access.key))
+    for (cell, copy), version in made.items():
+        yield WrongVersionMade(run.task, cell, copy, None, version)
+
+
+def _followed(graph: TaskGraph, record: RunRecord, users: list[tuple[int, CellAccess]]) -> list[Violation]:
+    """One cell's copy over time. Intervals are half-open, as for resources."""
+    events: list[tuple[int, int, int, CellAccess]] = []
+    for number, access in users:
+        run = record.tasks[number]
+        if run.start_ns == run.end_ns:
+            events.append((run.start_ns, _INSTANT, number, access))
+        else:
+            events.append((run.start_ns, _TAKE, number, access))
+            events.append((run.end_ns, _RELEASE, number, access))
+    found: list[Violation] = []
+    version = INITIAL
+    holders: dict[int, CellAccess] = {}
+    made_by: list[int] = []
+    for at_ns, phase, number, access in sorted(events, key=lambda e: e[:3]):
+        run = record.tasks[number]
+        if phase != _RELEASE:
+            if access.sees is not None and access.sees != version:
+                found.append(WrongVersionSeen(run.task, *access.key, access.sees, version))
+            if holders and (access.makes is not None or any(h.makes is not None for h in holders.values())):
+                names = tuple(record.tasks[n].task for n in (*holders, number))
+                found.append(WrittenWhileUsed(*access.key, at_ns, names))
+            holders[number] = access
+        if phase != _TAKE:
+            del holders[number]
+            if access.makes is not None and not run.failed:
+                version = access.makes
+                made_by.append(graph.index[run.task])
+    for a, b in pairwise(made_by):
+        if b < a:
+            cell, copy = users[0][1].key
+            found.append(VersionsReordered(cell, copy, graph.tasks[b].id, graph.tasks[a].id))
     return found

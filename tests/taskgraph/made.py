@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 
-from rlprof.taskgraph import Edge, Schedule, Task, TaskGraph, Use
-from rlprof.taskgraph.graph import EDGE_KINDS, Links
+from rlprof.taskgraph import CellAccess, Edge, RunRecord, Schedule, Task, TaskGraph, TaskRun, Use, schedule
+from rlprof.taskgraph.graph import Links
+from rlprof.taskgraph.task import EDGE_KINDS
 
 CAPACITIES = {"gpu": 1, "simulator": 1, "cores": 4}
 
@@ -33,6 +34,7 @@ def graphs(draw: st.DrawFn, *, most: int = 12, resources: bool = True) -> TaskGr
                 payload="call",
                 program_order=program_order[i],
                 provenance=(("iteration", draw(st.integers(0, 3))),),
+                worker=draw(st.sampled_from([None, None, "left", "right"])) if resources else None,
             )
         )
     pairs = [(i, j) for j in range(count) for i in range(j)]
@@ -41,6 +43,42 @@ def graphs(draw: st.DrawFn, *, most: int = 12, resources: bool = True) -> TaskGr
         for i, j in (draw(st.lists(st.sampled_from(pairs), unique=True, max_size=2 * most)) if pairs else ())
     ]
     return TaskGraph(tuple(tasks), tuple(edges), CAPACITIES)
+
+
+@st.composite
+def stateful_tasks(draw: st.DrawFn, *, most: int = 9) -> tuple[Task, ...]:
+    """Tasks of a program that reads, updates and refreshes cells, some of which have two copies."""
+    version: dict[tuple[str, int], str] = {}
+    tasks = []
+    for i in range(draw(st.integers(0, most))):
+        accesses = []
+        for key in sorted(draw(st.sets(st.sampled_from([("ENV", 0), ("ENV", 1), ("W", 0)]), max_size=2))):
+            mode = draw(st.sampled_from(["read", "read", "update", "refresh"]))
+            sees = None if mode == "refresh" else version.get(key, "")
+            makes = None if mode == "read" else f"t{i}"
+            accesses.append(CellAccess(key[0], sees, makes, key[1]))
+            if makes is not None:
+                version[key] = makes
+        # ids do not sort as program order does
+        tasks.append(
+            Task(f"t{i}", duration_s=draw(st.integers(0, 8)) / 4, payload="call", program_order=i,
+                 accesses=tuple(accesses))
+        )  # fmt: skip
+    return tuple(tasks)
+
+
+def as_planned(graph: TaskGraph, scheduled: Schedule | None = None) -> RunRecord:
+    """The record of a run that went exactly as scheduled, with the versions that the graph names."""
+    s = scheduled or schedule(graph)
+    runs = []
+    for i in s.order:
+        task = graph.tasks[i]
+        start_ns, end_ns = int(s.start_s[i] * 1e9), int(s.finish_s[i] * 1e9)
+        seen = tuple((a.cell, a.copy, a.sees) for a in task.accesses if a.sees is not None)
+        made = tuple((a.cell, a.copy, a.makes) for a in task.accesses if a.makes is not None)
+        worker = task.worker or "w"
+        runs.append(TaskRun(task.id, worker, start_ns, end_ns, end_ns, False, seen, made))  # type: ignore[arg-type]
+    return RunRecord(graph.hash, tuple(runs), 0, int(s.makespan_s * 1e9))
 
 
 def longest_from(durations: list[float], links: Links) -> list[float]:
@@ -88,7 +126,7 @@ def held_at(scheduled: Schedule, resource: str, at_s: float) -> int:
     return sum(
         graph.held(use)
         for i, task in enumerate(graph.tasks)
-        for use in task.resources
+        for use in task.uses
         if use.resource == resource and scheduled.start_s[i] <= at_s < scheduled.finish_s[i]
     )
 

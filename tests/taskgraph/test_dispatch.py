@@ -35,7 +35,7 @@ from rlprof.taskgraph import (
     schedule,
     verify,
 )
-from rlprof.taskgraph.verify import Failed, NotRun
+from rlprof.taskgraph.violations import Failed, NotRun
 
 from .made import graphs, random_graph
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlprof.taskgraph import (
+    CellAccess,
     CycleError,
     DuplicateError,
     Edge,
@@ -24,7 +25,7 @@ from rlprof.taskgraph import (
     Use,
 )
 
-from .made import graphs
+from .made import graphs, stateful_tasks
 
 A, B, C = Task("a"), Task("b"), Task("c")
 
@@ -43,7 +44,7 @@ def test_hash_and_text_do_not_depend_on_the_order_of_insertion(
     assert again.to_json() == graph.to_json()
 
 
-@given(graphs())
+@given(graphs() | stateful_tasks().map(TaskGraph))
 def test_json_round_trip(graph: TaskGraph) -> None:
     again = TaskGraph.from_json(graph.to_json())
     assert again == graph
@@ -53,20 +54,29 @@ def test_json_round_trip(graph: TaskGraph) -> None:
 def test_every_field_takes_part_in_the_hash() -> None:
     base = {
         "id": "a", "name": "x", "duration_s": 1.0, "resources": (Use("gpu"),), "payload": "p",
-        "program_order": 1, "provenance": (("k", 1),),
+        "program_order": 1, "provenance": (("k", 1),), "accesses": (CellAccess("W", "", "a"),),
+        "worker": "left",
     }  # fmt: skip
     other = {
         "id": "b", "name": "y", "duration_s": None, "resources": (Use("gpu", exclusive=True),),
-        "payload": None, "program_order": 2, "provenance": (("k", 2),),
+        "payload": None, "program_order": 2, "provenance": (("k", 2),), "accesses": (),
+        "worker": None,
     }  # fmt: skip
     hashes = {TaskGraph((Task(**{**base, key: other[key]}),)).hash for key in base}  # type: ignore[arg-type]
     hashes.add(TaskGraph((Task(**base),)).hash)  # type: ignore[arg-type]
     hashes.add(TaskGraph((Task(**base),), capacities={"gpu": 2}).hash)  # type: ignore[arg-type]
     hashes |= {
+        TaskGraph((Task("a", accesses=(access,)),)).hash
+        for access in (
+            CellAccess("W", ""), CellAccess("V", ""), CellAccess("W", "", "a"), CellAccess("W", None, "a"),
+            CellAccess("W", "", copy=1),
+        )
+    }  # fmt: skip
+    hashes |= {
         TaskGraph((A, B), (edge,)).hash
         for edge in (Edge("a", "b"), Edge("b", "a"), Edge("a", "b", "state"), Edge("a", "b", "data", "obs"))
     }
-    assert len(hashes) == len(base) + 2 + 4
+    assert len(hashes) == len(base) + 2 + 5 + 4
 
 
 def test_the_hash_is_the_same_in_another_process() -> None:
@@ -162,18 +172,30 @@ def document(**changes: object) -> str:
         "{",
         "[]",
         "{}",
-        document(version=2),
+        document(version=3),
         document(tasks=[{"id": "a"}]),
         document(tasks=None),
         document(tasks=[{"id": "a", "resources": [{"amount": 1}]}]),
         document(edges=[{"source": "a", "target": "b", "weight": 1}]),
         document(capacities=[1]),
+        document(tasks=[{"id": "a", "resources": [], "accesses": [{"cell": "W"}]}]),
+        document(tasks=[{"id": "a", "resources": [], "accesses": None}]),
         document(capacities={"gpu": "many"}),
     ],
 )
 def test_other_documents_are_refused(text: str) -> None:
     with pytest.raises(GraphFormatError):
         TaskGraph.from_json(text)
+
+
+def test_documents_of_version_1_have_neither_accesses_nor_workers() -> None:
+    task = {
+        "id": "a", "name": "policy", "duration_s": 0.5, "payload": "p", "program_order": 3,
+        "resources": [{"resource": "gpu", "amount": 1, "exclusive": False}], "provenance": {"k": 1},
+    }  # fmt: skip
+    old = {"format": "rlprof.taskgraph", "version": 1, "tasks": [task], "edges": [], "capacities": {"gpu": 2}}
+    expected = Task("a", "policy", 0.5, (Use("gpu"),), "p", 3, (("k", 1),))
+    assert TaskGraph.from_json(json.dumps(old)) == TaskGraph((expected,), capacities={"gpu": 2})
 
 
 def test_a_document_with_a_cycle_is_refused_like_any_graph() -> None:

@@ -58,7 +58,7 @@ def test_no_task_waits_while_all_it_needs_is_free(graph: TaskGraph) -> None:
             if done <= at_s < s.start_s[i]:
                 assert any(
                     held_at(s, use.resource, at_s) + graph.held(use) > graph.capacity(use.resource)
-                    for use in task.resources
+                    for use in task.uses
                 )
 
 
@@ -68,7 +68,7 @@ def test_of_tasks_with_equal_needs_the_one_of_higher_priority_goes_first(graph: 
     for i, a in enumerate(graph.tasks):
         ready_s = max((s.finish_s[j] for j in graph.predecessors.of(i)), default=0.0)
         for j, b in enumerate(graph.tasks):
-            if a.resources == b.resources and ready_s <= s.start_s[j] < s.start_s[i]:
+            if a.uses == b.uses and ready_s <= s.start_s[j] < s.start_s[i]:
                 assert (-rank[j], j) < (-rank[i], i)
 
 

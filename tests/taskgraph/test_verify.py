@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rlprof.taskgraph import Edge, RunRecord, Task, TaskGraph, TaskRun, Use, schedule, verify
-from rlprof.taskgraph.verify import (
+from rlprof.taskgraph import CellAccess, CellVersion, Edge, RunRecord, Task, TaskGraph, TaskRun, Use, verify
+from rlprof.taskgraph.violations import (
     BadTimes,
     EdgeBroken,
     Failed,
@@ -17,18 +17,15 @@ from rlprof.taskgraph.verify import (
     NotRun,
     OverCapacity,
     RunRepeatedly,
+    VersionsReordered,
+    WrittenWhileUsed,
     WrongGraph,
+    WrongVersionMade,
+    WrongVersionSeen,
+    WrongWorker,
 )
 
-from .made import graphs
-
-
-def as_planned(graph: TaskGraph) -> RunRecord:
-    """The record of a run that went exactly as scheduled."""
-    s = schedule(graph)
-    times = [(int(a * 1e9), int(b * 1e9)) for a, b in zip(s.start_s, s.finish_s, strict=True)]
-    runs = [TaskRun(graph.tasks[i].id, "w", times[i][0], times[i][1], times[i][1]) for i in s.order]
-    return RunRecord(graph.hash, tuple(runs), 0, int(s.makespan_s * 1e9))
+from .made import as_planned, graphs
 
 
 def moved(run: TaskRun, start_ns: int) -> TaskRun:
@@ -58,7 +55,7 @@ def test_a_task_that_is_missing_repeated_or_foreign(graph: TaskGraph, data: st.D
     assert RunRepeatedly(run.task, 2) in verify(graph, replace(record, tasks=(*record.tasks, later)))
     foreign = run._replace(task="foreign")
     assert NotInGraph("foreign") in verify(graph, replace(record, tasks=(*record.tasks, foreign)))
-    assert Failed(run.task, "w") in verify(graph, with_run(record, number, run._replace(failed=True)))
+    assert Failed(run.task, run.worker) in verify(graph, with_run(record, number, run._replace(failed=True)))
 
 
 @given(graphs(resources=False), st.data())
@@ -84,7 +81,7 @@ def test_every_excess_over_a_capacity_is_found(graph: TaskGraph, data: st.DataOb
     bent = with_run(record, number, moved(record.tasks[number], at_ns))
     excess = set()
     for resource in free.resources:
-        units = {t.id: free.held(u) for t in free.tasks for u in t.resources if u.resource == resource}
+        units = {t.id: free.held(u) for t in free.tasks for u in t.uses if u.resource == resource}
         for run in bent.tasks:
             # a task of no duration counts inside of others, not at their edges
             instant = run.start_ns == run.end_ns
@@ -145,3 +142,68 @@ def test_the_record_of_another_graph() -> None:
     record = replace(as_planned(TaskGraph((Task("a", duration_s=1.0),))), graph_hash="0" * 64)
     graph = TaskGraph((Task("a", duration_s=1.0),))
     assert verify(graph, record) == (WrongGraph("0" * 64, graph.hash),)
+
+
+def test_a_named_worker_runs_its_tasks_itself_and_one_at_a_time() -> None:
+    graph = TaskGraph((Task("a", worker="left"), Task("b", worker="left"), Task("c")))
+    runs = (TaskRun("a", "left", 0, 5, 5), TaskRun("b", "right", 4, 6, 6), TaskRun("c", "left", 3, 4, 4))
+    assert verify(graph, RunRecord(graph.hash, runs, 0, 9)) == (
+        OverCapacity("worker left", 3, ("a", "c"), 2, 1),
+        WrongWorker("b", "right", "left"),
+    )
+
+
+STATE = TaskGraph(
+    (
+        Task("a", program_order=0, accesses=(CellAccess("W", "", "a"),)),
+        Task("b", program_order=1, accesses=(CellAccess("W", "a"),)),
+        Task("c", program_order=2, accesses=(CellAccess("W", None, "c"),)),
+    )
+)
+INITIAL, BY_A, BY_C = (CellVersion("W", 0, version) for version in ("", "a", "c"))
+A = TaskRun("a", "w", 0, 2, 2, False, (INITIAL,), (BY_A,))
+B = TaskRun("b", "w", 2, 4, 4, False, (BY_A,))
+C = TaskRun("c", "w", 4, 6, 6, False, (), (BY_C,))
+
+
+@pytest.mark.parametrize(
+    ("runs", "violations"),
+    [
+        ((A, B, C), ()),
+        # by the record
+        ((A, B._replace(seen=(INITIAL,)), C), (WrongVersionSeen("b", "W", 0, "a", ""),)),
+        ((A, B._replace(seen=()), C), (WrongVersionSeen("b", "W", 0, "a", None),)),
+        ((A, B, C._replace(made=())), (WrongVersionMade("c", "W", 0, "c", None),)),
+        ((A, B, C._replace(made=(BY_A,))), (WrongVersionMade("c", "W", 0, "c", "a"),)),
+        ((A, B._replace(made=(BY_C,)), C), (WrongVersionMade("b", "W", 0, None, "c"),)),
+        # by the times, whatever was recorded
+        ((moved(A, 2), moved(B, 0), C), (WrongVersionSeen("b", "W", 0, "a", ""),)),
+        ((A, moved(B, 8), C), (WrongVersionSeen("b", "W", 0, "a", "c"),)),
+        ((A, B, moved(C, 3)), (WrittenWhileUsed("W", 0, 3, ("b", "c")),)),
+        (
+            (moved(A, 9), moved(B, 11), C),
+            (WrongVersionSeen("a", "W", 0, "", "c"), VersionsReordered("W", 0, "a", "c")),
+        ),
+        # a reader and a writer that overlap: nobody knows what was read
+        (
+            (A, moved(B, 1), C),
+            (WrongVersionSeen("b", "W", 0, "a", ""), WrittenWhileUsed("W", 0, 1, ("a", "b"))),
+        ),
+        # a task that failed made nothing, so the next one could not have seen its version
+        (
+            (A._replace(failed=True, made=()), B._replace(seen=(BY_A,)), C),
+            (Failed("a", "w"), WrongVersionSeen("b", "W", 0, "a", "")),
+        ),
+    ],
+)
+def test_versions_are_followed_by_the_record_and_by_the_times(
+    runs: tuple[TaskRun, ...], violations: tuple[object, ...]
+) -> None:
+    found = verify(STATE, RunRecord(STATE.hash, runs, 0, 20))
+    assert found == violations
+    assert all("W" in str(v) or "failed" in str(v) for v in found)
+
+
+def test_versions_of_tasks_of_no_duration_follow_the_order_of_the_record() -> None:
+    runs = tuple(run._replace(start_ns=7, returned_ns=7, end_ns=7) for run in (A, B, C))
+    assert verify(STATE, RunRecord(STATE.hash, runs, 0, 9)) == ()

@@ -1,0 +1,145 @@
+"""Tasks and edges: the plain values that a `rlprof.taskgraph.graph.TaskGraph` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+#: Why a task waits for another: it needs its output; the version of a state object that the other wrote or
+#: still reads; updated weights that the other publishes; or an order that was chosen, without any value.
+EdgeKind = Literal["data", "state", "publication", "order"]
+EDGE_KINDS: tuple[str, ...] = get_args(EdgeKind)
+Scalar = str | int | float | bool | None
+
+#: The version of a cell that nobody has written yet.
+INITIAL = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a task holds of a resource from its start to its end.
+
+    Parameters
+    ----------
+    resource : str
+        Name of the resource.
+    amount : int
+        Units held, in the unit of the resource's capacity; at least 1.
+    exclusive : bool
+        The whole resource is held, whatever its capacity.
+    """
+
+    resource: str
+    amount: int = 1
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CellAccess:
+    """Which version of a state cell a task needs, and which it leaves behind.
+
+    A cell is a state object or one partition of it. A read sees a version and makes none, an update sees one
+    and makes one, a refresh makes one and sees none.
+
+    Parameters
+    ----------
+    cell : str
+        Name of the cell.
+    sees : str or None
+        Version whose value it needs: by convention the id of the task that wrote it natively, "" for the
+        initial one. None: it needs no value.
+    makes : str or None
+        Version that is there when the task is done; None: it writes nothing.
+    copy : int
+        Storage copy in which the version lies that it reads or writes; each has versions of its own.
+    """
+
+    cell: str
+    sees: str | None
+    makes: str | None = None
+    copy: int = 0
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The storage: cell and copy."""
+        return self.cell, self.copy
+
+
+def worker_resource(worker: str) -> str:
+    """Name of the resource that stands for a worker: its tasks hold it, so they run one at a time."""
+    return f"worker {worker}"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work.
+
+    Parameters
+    ----------
+    id : str
+        Unique in its graph.
+    name : str
+        What a person calls the kind of work; many tasks share one. The id if empty.
+    duration_s : float or None
+        Predicted or measured time in seconds; None if not known yet: such a graph can run, not be scheduled.
+    resources : tuple of Use
+        What is held while it runs; each resource at most once.
+    payload : str or None
+        Key of what a back end executes; None for a task that only takes part in the order.
+    program_order : int
+        Place in program order: of two tasks with equal priority the lower goes first, then the lower id.
+    provenance : tuple of (str, scalar)
+        Where it comes from (node, iteration indices, group, ...), sorted by key; a mapping is accepted.
+    accesses : tuple of CellAccess
+        State that it reads or writes, sorted by cell and copy; each at most once.
+    worker : str or None
+        The worker that must run it; None: any. A worker runs one task at a time.
+    """
+
+    id: str
+    name: str = ""
+    duration_s: float | None = None
+    resources: tuple[Use, ...] = ()
+    payload: str | None = None
+    program_order: int = 0
+    provenance: tuple[tuple[str, Scalar], ...] = ()
+    accesses: tuple[CellAccess, ...] = ()
+    worker: str | None = None
+
+    def __post_init__(self) -> None:
+        pairs = self.provenance.items() if isinstance(self.provenance, Mapping) else self.provenance
+        object.__setattr__(self, "name", self.name or self.id)
+        object.__setattr__(self, "resources", tuple(self.resources))
+        object.__setattr__(self, "provenance", tuple(sorted((str(k), v) for k, v in pairs)) if pairs else ())
+        if self.duration_s is not None:
+            object.__setattr__(self, "duration_s", float(self.duration_s) + 0.0)  # -0.0 becomes 0.0
+        if self.accesses:
+            object.__setattr__(self, "accesses", tuple(sorted(self.accesses, key=lambda a: a.key)))
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """What it holds: its resources, and its worker if one is named."""
+        if self.worker is None:
+            return self.resources
+        return (*self.resources, Use(worker_resource(self.worker), exclusive=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`target` starts when `source` has completed.
+
+    Parameters
+    ----------
+    source, target : str
+        Ids of tasks.
+    kind : {"data", "state", "publication", "order"}
+        Why. Only over data edges does an output reach a consumer.
+    item : str
+        What is passed or protected: a tensor, a state object and its version; may be empty.
+    """
+
+    source: str
+    target: str
+    kind: EdgeKind = "data"
+    item: str = ""
