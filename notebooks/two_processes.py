@@ -1,8 +1,8 @@
 """A small embodied RL program as one finds it: a policy and a simulator, each in a process of its own.
 
 Nothing here knows of rlprof. The driver calls both through pipes, one after the other: while the policy
-computes, the simulator waits, and the other way round. Both work sample by sample, so the size of a batch does
-not change the bits of a sample's result.
+computes, the simulator waits, and the other way round. Both work sample by sample, so the size of a batch
+does not change the bits of a sample's result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SAMPLES, OBSERVATION, ACTION, HIDDEN = 8, 32, 8, 256
 
 
 class Policy:
-    """A Gaussian policy: features of a deep recurrent network of random weights, and a head that is trained."""
+    """A Gaussian policy: features of a recurrent network of random weights, and a head that is trained."""
 
     def __init__(self, seed: int, work: int) -> None:
         draw = np.random.default_rng(seed)
@@ -25,7 +25,8 @@ class Policy:
         self.inside = draw.standard_normal((HIDDEN, OBSERVATION)) / OBSERVATION**0.5
         self.recurrent = draw.standard_normal((HIDDEN, HIDDEN)) / HIDDEN**0.5
         self.head = np.zeros((ACTION, HIDDEN))
-        self.noise = [np.random.default_rng((seed, sample)) for sample in range(SAMPLES)]  # one for each sample
+        # one generator for each sample: grouping them does not change what a sample draws
+        self.noise = [np.random.default_rng((seed, sample)) for sample in range(SAMPLES)]
 
     def _features(self, seen: np.ndarray) -> np.ndarray:
         hidden = np.tanh(self.inside @ seen)
