@@ -24,7 +24,7 @@ def _regular(samples: tuple[int, ...]) -> slice | None:
     return slice(samples[0], samples[-1] + 1, by)
 
 
-def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0) -> Any:
+def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0, batch_size: int | None = None) -> Any:
     """Take samples of a batch.
 
     Parameters
@@ -35,6 +35,8 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0) -> Any:
         Positions.
     axis : int or None
         Axis of samples in every array; None: the value is a list or tuple with one item for each.
+    batch_size : int, optional
+        Samples that there must be.
 
     Returns
     -------
@@ -44,19 +46,19 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0) -> Any:
     Raises
     ------
     ReplayError
-        If there are no such samples.
+        If there are no such samples, or not `batch_size` of them: the others would be lost.
     """
     if axis is None and not is_array(value):
-        return _cut_sequence(value, samples)
+        return _cut_sequence(value, samples, batch_size)
     along = axis or 0
     regular = _regular(samples)
 
     def part(leaf: Any) -> Any:
         if not is_array(leaf) or not leaf.ndim:
             return leaf
-        if leaf.ndim <= along or (samples and max(samples) >= leaf.shape[along]):
+        if leaf.ndim <= along or _wrong(leaf.shape[along], samples, batch_size):
             raise ReplayError(
-                f"{kind_of(leaf)} has not {len(samples)} samples up to {max(samples)} along axis {along}",
+                f"{kind_of(leaf)} has not {_wanted(samples, batch_size)} along axis {along}",
                 hint="name the parameters that have a batch axis in Batch(parameters=...)",
             )
         if regular is not None:
@@ -70,10 +72,20 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0) -> Any:
     return mapped(value, part)
 
 
-def _cut_sequence(value: Any, samples: tuple[int, ...]) -> Any:
-    if not isinstance(value, tuple | list) or (samples and max(samples) >= len(value)):
+def _wrong(found: int, samples: tuple[int, ...], batch_size: int | None) -> bool:
+    return max(samples, default=-1) >= found if batch_size is None else found != batch_size
+
+
+def _wanted(samples: tuple[int, ...], batch_size: int | None) -> str:
+    return (
+        f"{max(samples, default=-1) + 1} samples or more" if batch_size is None else f"{batch_size} samples"
+    )
+
+
+def _cut_sequence(value: Any, samples: tuple[int, ...], batch_size: int | None) -> Any:
+    if not isinstance(value, tuple | list) or _wrong(len(value), samples, batch_size):
         raise ReplayError(
-            f"{kind_of(value)} has not {len(samples)} samples up to {max(samples, default=0)}",
+            f"{kind_of(value)} has not {_wanted(samples, batch_size)}",
             hint="only lists and tuples of samples belong in Batch(sequences=...)",
         )
     return rebuilt(type(value), range(len(samples)), [value[i] for i in samples])

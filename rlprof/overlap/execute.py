@@ -12,6 +12,7 @@ import numpy as np
 from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.completion import Completer
+from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.device import CudaStreams, DeviceRun
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.lower import lower, priorities
@@ -126,6 +127,8 @@ class _Run:
         self.completer = Completer(loop)
         self.device = DeviceRun(executor._streams)
         self.context = contextvars.copy_context()
+        # in a replacement the region's own call; its children are keyed as they are natively
+        self.region = current() or CallContext(executor.graph.region, None, 0, False)
 
     def call(self, task: Task, inputs: Mapping[str, Any]) -> Any:
         """Execute one call: the payload of every task."""
@@ -134,13 +137,14 @@ class _Run:
     def _call(self, task: Task, inputs: Mapping[str, Any]) -> Any:
         executor = self.executor
         call, entry, extra = executor._calls[task.id]
-        args, kwargs = materialise(call.arguments, inputs, self.external, executor.constants)
+        args, kwargs = materialise(call.arguments, inputs, self.external, executor.constants, call.batch_size)
         for name, value in extra.items():
             if name in kwargs:
                 raise ReplayError(f"{call.id} passes {name!r} itself, which is given to parts of a batch")
             kwargs[name] = value
         lane = executor._lane[call.id]
-        output = self.device.call(lane, entry, args, kwargs, self.completer.value)
+        with at_call(self.region, call):
+            output = self.device.call(lane, entry, args, kwargs, self.completer.value)
         return output if call.id in executor._needed else _forget(output)
 
 

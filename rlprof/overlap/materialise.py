@@ -18,7 +18,11 @@ _PLAIN = {"tuple": tuple, "list": list, "dict": dict}
 
 
 def materialise(
-    binding: Binding, outputs: Mapping[str, Any], external: Arguments, constants: Mapping[str, Any]
+    binding: Binding,
+    outputs: Mapping[str, Any],
+    external: Arguments,
+    constants: Mapping[str, Any],
+    batch_size: int | None = None,
 ) -> Any:
     """Evaluate a binding.
 
@@ -32,6 +36,8 @@ def materialise(
         Arguments of the region.
     constants : mapping of str to object
         Values of `Const` bindings and types of `Pack`.
+    batch_size : int, optional
+        Samples of the whole of what is cut.
 
     Returns
     -------
@@ -57,11 +63,13 @@ def materialise(
         made = _PLAIN.get(binding.kind) or constants.get(binding.kind)
         if not isinstance(made, type):
             raise ReplayError(f"the recording has no type {binding.kind!r}")
-        items = [materialise(item, outputs, external, constants) for item in binding.items]
+        items = [materialise(item, outputs, external, constants, batch_size) for item in binding.items]
         return rebuilt(made, binding.keys, items)
     if isinstance(binding, Slice):
-        return cut(materialise(binding.of, outputs, external, constants), binding.samples, binding.axis)
-    parts = [materialise(part, outputs, external, constants) for part in binding.parts]
+        inside = isinstance(binding.of, Slice)  # its whole is a part itself
+        of = materialise(binding.of, outputs, external, constants, batch_size)
+        return cut(of, binding.samples, binding.axis, None if inside else batch_size)
+    parts = [materialise(part, outputs, external, constants, batch_size) for part in binding.parts]
     return join(parts, binding.samples, binding.axis, binding.shared)
 
 

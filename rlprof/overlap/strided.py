@@ -29,9 +29,28 @@ def take_view(array: Any, wanted: View) -> Any:
     Raises
     ------
     ValueError
-        If the view reaches beyond the memory between the array's first and last element.
+        If the array has not the shape and strides of the one that was recorded, or the view reaches beyond
+        the memory between its first and last element.
     """
+    shape, strides = tuple(array.shape), _strides(array)
+    if wanted.whole_shape is not None and shape != wanted.whole_shape:
+        raise ValueError(f"it had the shape {wanted.whole_shape} when it was recorded")
+    if wanted.whole_strides is not None and _other(shape, strides, wanted.whole_strides):
+        raise ValueError(f"it had the strides {wanted.whole_strides} when it was recorded, and has {strides}")
     return _torch_view(array, wanted) if is_tensor(array) else _numpy_view(array, wanted)
+
+
+def _strides(array: Any) -> tuple[int, ...]:
+    if is_tensor(array):
+        return tuple(array.stride())
+    return tuple(s // array.itemsize if array.itemsize else s for s in array.strides)
+
+
+def _other(shape: tuple[int, ...], strides: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
+    """Whether strides differ where they matter."""
+    if 0 in shape:
+        return False
+    return any(n > 1 and a != b for n, a, b in zip(shape, strides, recorded, strict=True))
 
 
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:

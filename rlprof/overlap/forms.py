@@ -1,0 +1,108 @@
+"""The form of arguments: structure, shapes, types and fixed values, for comparison with what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlprof.overlap.specs import Key
+from rlprof.overlap.structures import children, is_array, kind_of
+
+_VALUES = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a value must look like.
+
+    Parameters
+    ----------
+    kind : str
+        Name of its type.
+    keys : tuple of int or str
+        Of its items; empty for a leaf.
+    items : tuple of Form
+        One for each key.
+    shape : tuple of int or None
+        Of an array.
+    dtype : str
+        Of an array.
+    value : object
+        A number, text or None that was the same in every run.
+    fixed : bool
+        `value` counts.
+    """
+
+    kind: str
+    keys: tuple[Key, ...] = ()
+    items: tuple[Form, ...] = ()
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    value: Any = None
+    fixed: bool = False
+
+
+def form_of(value: Any) -> Form:
+    """Describe a value: nested tuples, lists, dicts and dataclasses down to arrays, numbers, objects."""
+    kind = type(value).__name__
+    found = children(value)
+    if found is not None:
+        keys, items = found
+        return Form(kind, keys, tuple(form_of(item) for item in items))
+    if is_array(value):
+        return Form(kind, shape=tuple(value.shape), dtype=str(value.dtype))
+    if isinstance(value, _VALUES):
+        return Form(kind, value=value, fixed=True)
+    return Form(kind)
+
+
+def common(forms: Sequence[Form]) -> Form:
+    """Return the form that all runs have in common; a number that was not always the same is free.
+
+    Raises
+    ------
+    ValueError
+        If they differ in anything else; says in what.
+    """
+    first = forms[0]
+    for other in forms[1:]:
+        difference = _difference(first, other, "", values=False)
+        if difference:
+            raise ValueError(difference)
+    items = tuple(common([form.items[n] for form in forms]) for n in range(len(first.items)))
+    fixed = first.fixed and all(_same(form.value, first.value) for form in forms)
+    value = first.value if fixed else None
+    return Form(first.kind, first.keys, items, first.shape, first.dtype, value, fixed)
+
+
+def mismatch(wanted: Form, value: Any) -> str | None:
+    """Say in what a value differs from the form, in one line; None if in nothing."""
+    return _difference(wanted, form_of(value), "", values=True) or None
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(a == b) or repr(a) == repr(b)  # NaN is the same as NaN
+
+
+def _difference(wanted: Form, found: Form, at: str, *, values: bool) -> str:
+    where = at or "the value"
+    if (wanted.kind, wanted.keys) != (found.kind, found.keys):
+        return f"{where} is {_shown(found)}, {_shown(wanted)} was recorded"
+    if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
+        return f"{where} is {_shown(found)}, {_shown(wanted)} was recorded"
+    if values and wanted.fixed and not _same(wanted.value, found.value):
+        return f"{where} is {found.value!r:.60}, {wanted.value!r:.60} was recorded"
+    for key, a, b in zip(wanted.keys, wanted.items, found.items, strict=True):
+        difference = _difference(a, b, f"{at}[{key!r}]", values=values)
+        if difference:
+            return difference
+    return ""
+
+
+def _shown(form: Form) -> str:
+    if form.shape is not None:
+        return f"{form.kind} of {form.dtype}, shape {form.shape}"
+    if form.keys:
+        return f"{form.kind} with {', '.join(map(repr, form.keys[:8]))}"
+    return kind_of(form.value) if form.fixed else f"a {form.kind}"
