@@ -1,7 +1,7 @@
 """Planning of RL training on many GPUs: pipeline graphs, hardware, cost model, search.
 
 A `Pipeline` says which models a step invokes and what they pass on, a `Workload` how much, a `Cluster` on
-what. A `Plan` gives each invocation a block of GPUs, degrees of parallelism and microbatches. Pipeline and plan are
+what. A `Plan` gives each invocation a block of GPUs, degrees of parallelism and microbatches. Both are
 unrolled over several steps, lowered to operators, transfers and reshards, costed, and scheduled:
 
     Pipeline ─ unroll ─▶ UnrolledGraph ─ lower (Plan) ─▶ ExecutableGraph ─ costs ─▶ Timeline ─▶ score

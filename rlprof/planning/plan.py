@@ -154,6 +154,11 @@ def _check(name: str, a: Assignment, layers: int, workload: Workload, cluster: C
         raise PlanError(f"{where}: the box {a.box} is not within {cluster}")
     if a.box.size != pi.gpus:
         raise PlanError(f"{where}: parallelism {pi} needs {pi.gpus} GPUs, the box {a.box} has {a.box.size}")
+    if a.box.extent[2] % pi.tensor:
+        raise PlanError(
+            f"{where}: groups of {pi.tensor} tensor ranks do not fill the {a.box.extent[2]} GPUs of a node",
+            hint="a tensor-parallel group stays within a node",
+        )
     if layers % pi.pipeline:
         raise PlanError(f"{where}: {layers} layers do not divide into {pi.pipeline} pipeline stages")
     if workload.sequences % (pi.data * a.microbatches):

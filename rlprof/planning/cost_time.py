@@ -1,0 +1,322 @@
+"""Time of one invocation, one transfer, one reshard (specification B, section 4). Seconds, bytes, FLOP.
+
+Every term is kept, so that `rlprof.planning.explain` can show where a time comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlprof.planning.cluster import Cluster, LinkRate
+from rlprof.planning.options import ModelOptions
+from rlprof.planning.pipeline import Model, Role
+from rlprof.planning.plan import Assignment, Box, tier_between
+from rlprof.planning.workload import Workload
+
+
+def all_reduce_s(size_bytes: float, ranks: int, link: LinkRate) -> float:
+    """2 (p - 1) alpha + 2 (p - 1) / p M beta, M the buffer of each GPU; 0 for one rank."""
+    return 2 * (ranks - 1) * link.alpha_s + 2 * (ranks - 1) / ranks * size_bytes * link.beta_s
+
+
+def all_gather_s(size_bytes: float, ranks: int, link: LinkRate) -> float:
+    """(p - 1) alpha + (p - 1) / p M beta, M the gathered buffer; 0 for one rank."""
+    return (ranks - 1) * link.alpha_s + (ranks - 1) / ranks * size_bytes * link.beta_s
+
+
+def reduce_scatter_s(size_bytes: float, ranks: int, link: LinkRate) -> float:
+    """(p - 1) alpha + (p - 1) / p M beta, M the buffer of each GPU; 0 for one rank."""
+    return all_gather_s(size_bytes, ranks, link)
+
+
+def all_to_all_s(size_bytes: float, ranks: int, link: LinkRate) -> float:
+    """(p - 1) alpha + M beta, M the bytes that each GPU exchanges; 0 for one rank."""
+    return (ranks - 1) * link.alpha_s + size_bytes * link.beta_s if ranks > 1 else 0.0
+
+
+def p2p_s(size_bytes: float, link: LinkRate) -> float:
+    """Alpha + M beta."""
+    return link.alpha_s + size_bytes * link.beta_s
+
+
+def transfer_s(payload_bytes: float, source: Box, target: Box, cluster: Cluster) -> float:
+    """Time of a Comm: all pairs of GPUs move their part at once, over the slowest level between them."""
+    link = cluster.hardware.link("p2p", tier_between(source, target))
+    return p2p_s(payload_bytes / min(source.size, target.size), link)
+
+
+def reshard_s(payload_bytes: float, box: Box, cluster: Cluster) -> float:
+    """Time of a Reshard: an AllToAll of each GPU's share of the weights."""
+    if box.size == 1:
+        return 0.0
+    return all_to_all_s(payload_bytes / box.size, box.size, cluster.hardware.link("collective", box.tier))
+
+
+def forward_flop(model: Model, tokens: float, attended: float, outputs: float) -> float:
+    """FLOP of a forward pass.
+
+    Parameters
+    ----------
+    model : Model
+        Shape and head.
+    tokens : float
+        n, tokens that go through the layers.
+    attended : float
+        c, mean length that each of them attends to.
+    outputs : float
+        h, tokens of which the head is computed.
+    """
+    shape = model.shape
+    layers = 2.0 * tokens * shape.layers * shape.active_layer_parameters
+    attention = 4.0 * tokens * attended * shape.query_dim * shape.layers
+    return layers + attention + 2.0 * outputs * shape.hidden * shape.outputs(model.head)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPass:
+    """The matrix products of one kind of pass: a roofline of compute and memory, and the pipeline's bubble.
+
+    Parameters
+    ----------
+    work_flop : float
+        W, of all GPUs and microbatches.
+    intensity_flop_per_byte : float
+        I, FLOP per byte moved, of one GPU.
+    efficiency_frac : float
+        eta, share of the peak that products of this shape reach.
+    rate_flops : float
+        F_eff, what one GPU does.
+    gemm_s, bubble_s : float
+        Time with all stages busy, and of waiting for the pipeline to fill and drain.
+    """
+
+    work_flop: float
+    intensity_flop_per_byte: float
+    efficiency_frac: float
+    rate_flops: float
+    gemm_s: float
+    bubble_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """T_op of one invocation, term by term, in seconds.
+
+    Parameters
+    ----------
+    main : GemmPass
+        Inference and training: everything; generation: the prefill.
+    decode : GemmPass or None
+        Generation: all decode steps.
+    tp_s, pp_s, dp_s : float
+        Collectives of tensor parallelism, transfers between stages, gradients. Generation: of the prefill.
+    decode_tp_s, decode_pp_s : float
+        The same of the decode steps.
+    nongemm_s : float
+        Norms, residuals, activations.
+    optimizer_s : float
+        Adam's update.
+    """
+
+    main: GemmPass
+    decode: GemmPass | None
+    tp_s: float
+    pp_s: float
+    dp_s: float
+    decode_tp_s: float
+    decode_pp_s: float
+    nongemm_s: float
+    optimizer_s: float
+
+    @property
+    def bubble_s(self) -> float:
+        """T_bubble of all passes."""
+        return self.main.bubble_s + (self.decode.bubble_s if self.decode else 0.0)
+
+    @property
+    def prefill_s(self) -> float:
+        """All but the decode steps."""
+        main = self.main.gemm_s + self.main.bubble_s
+        return main + self.tp_s + self.pp_s + self.dp_s + self.nongemm_s + self.optimizer_s
+
+    @property
+    def decode_s(self) -> float:
+        """All decode steps; 0 for inference and training."""
+        if self.decode is None:
+            return 0.0
+        return self.decode.gemm_s + self.decode.bubble_s + self.decode_tp_s + self.decode_pp_s
+
+    @property
+    def total_s(self) -> float:
+        """T_op."""
+        return self.prefill_s + self.decode_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What all terms of one invocation need."""
+
+    model: Model
+    workload: Workload
+    at: Assignment
+    cluster: Cluster
+    sequences: float
+
+    @property
+    def layers_per_stage(self) -> float:
+        return self.model.shape.layers / self.at.parallelism.pipeline
+
+
+def operator_time(
+    role: Role,
+    model: Model,
+    workload: Workload,
+    assignment: Assignment,
+    cluster: Cluster,
+    options: ModelOptions | None = None,
+    *,
+    sequence_frac: float = 1.0,
+) -> OperatorTime:
+    """Return the time of one invocation, T_op = T_gemm + T_bubble + T_comm + T_nongemm + T_opt.
+
+    Parameters
+    ----------
+    role, model : str, Model
+        What is done, of which model.
+    workload : Workload
+        B, R, L_p, L_r, s_b.
+    assignment : Assignment
+        Box (only its size and tier count), parallelism, microbatches.
+    cluster : Cluster
+        Constants, and N_g.
+    options : ModelOptions, optional
+        Choices of the cost model.
+    sequence_frac : float
+        Only this share of the sequences is processed: a response-length phase of an inference.
+    """
+    options = options or ModelOptions()
+    s = _Setting(model, workload, assignment, cluster, workload.sequences * sequence_frac)
+    if role == "generation":
+        return _generation(s, options)
+    training = role == "training"
+    length, mb = workload.sequence_tokens, assignment.microbatches
+    tokens = s.sequences * length
+    passes = 4 if training else 1
+    work = passes * forward_flop(model, tokens, length / 2, tokens)
+    stages = assignment.parallelism.pipeline
+    return OperatorTime(
+        main=_gemm(s, work, work / passes, mb, length),
+        decode=None,
+        tp_s=_tensor_parallel(s, mb, length, all_reduces=6 if training else 2),
+        pp_s=_pipeline_parallel(s, mb, length, mb + (2 * stages - 3 if training else stages - 2)),
+        dp_s=_data_parallel(s) if training else 0.0,
+        decode_tp_s=0.0,
+        decode_pp_s=0.0,
+        nongemm_s=_nongemm(s, options) * passes,
+        optimizer_s=_optimizer(s) if training else 0.0,
+    )
+
+
+def _generation(s: _Setting, options: ModelOptions) -> OperatorTime:
+    """Prefill of all prompts, then L_r - 1 decode steps."""
+    w, pi, mb = s.workload, s.at.parallelism, s.at.microbatches
+    work = forward_flop(s.model, s.sequences * w.prompt_tokens, w.prompt_tokens / 2, s.sequences)
+    mb_decode = 1 if options.decode == "batched" else mb
+    steps = w.response_tokens - 1
+    made = s.sequences * steps
+    decode_work = forward_flop(s.model, made, w.prompt_tokens + w.response_tokens / 2, made)
+    rows = s.sequences / (pi.data * mb_decode)
+    kv_bytes = 0.0
+    if options.count_kv_traffic:
+        attended = w.prompt_tokens + w.response_tokens / 2
+        kv_bytes = (
+            2.0 * w.scalar_bytes * rows * attended * s.layers_per_stage * local_kv_dim(s.model, pi.tensor)
+        )
+    return OperatorTime(
+        main=_gemm(s, work, work, mb, w.prompt_tokens),
+        decode=_gemm(s, decode_work, decode_work / max(steps, 1), mb_decode, 1, kv_bytes),
+        tp_s=_tensor_parallel(s, mb, w.prompt_tokens, all_reduces=2),
+        pp_s=_pipeline_parallel(s, mb, w.prompt_tokens, mb + pi.pipeline - 2),
+        dp_s=0.0,
+        decode_tp_s=steps * _tensor_parallel(s, mb_decode, 1, all_reduces=2),
+        decode_pp_s=steps * _pipeline_parallel(s, mb_decode, 1, mb_decode + pi.pipeline - 2),
+        nongemm_s=0.0,
+        optimizer_s=0.0,
+    )
+
+
+def local_kv_dim(model: Model, tensor: int) -> int:
+    """Width of the keys that one GPU holds: groups that cannot be divided are replicated."""
+    return model.shape.head_dim * max(1, math.ceil(model.shape.kv_heads / tensor))
+
+
+def _gemm(
+    s: _Setting, work: float, pass_work: float, microbatches: int, length: float, kv_bytes: float = 0.0
+) -> GemmPass:
+    """T_gemm and T_bubble of `work` FLOP, in passes of `pass_work` FLOP over all microbatches."""
+    pi, shape, hardware = s.at.parallelism, s.model.shape, s.cluster.hardware
+    scalar = s.workload.scalar_bytes
+    rows = s.sequences / (pi.data * microbatches) * length
+    weights = s.layers_per_stage / pi.tensor * shape.touched_layer_parameters(rows) * scalar
+    activations = 2.0 * rows * shape.hidden * s.layers_per_stage * scalar
+    intensity = pass_work / (pi.gpus * microbatches) / (weights + activations + kv_bytes)
+    width = min(shape.hidden, shape.ffn_hidden) / pi.tensor
+    efficiency = rows / (rows + hardware.value("gamma_m")) * width / (width + hardware.value("gamma_k"))
+    rate = min(hardware.value("peak_flops") * efficiency, intensity * hardware.value("memory_bandwidth"))
+    gemm_s = work / (pi.gpus * rate) if work else 0.0
+    return GemmPass(work, intensity, efficiency, rate, gemm_s, gemm_s * (pi.pipeline - 1) / microbatches)
+
+
+def _tensor_parallel(s: _Setting, microbatches: int, length: float, *, all_reduces: int) -> float:
+    """AllReduces of each layer and microbatch within a node."""
+    pi, w = s.at.parallelism, s.workload
+    if pi.tensor == 1:
+        return 0.0
+    size = s.sequences * length * s.model.shape.hidden * w.scalar_bytes / (pi.data * microbatches)
+    each = all_reduce_s(size, pi.tensor, s.cluster.hardware.link("collective", "intra_node"))
+    return all_reduces * s.layers_per_stage * microbatches * each
+
+
+def _pipeline_parallel(s: _Setting, microbatches: int, length: float, steps: int) -> float:
+    """Activations passed between stages, some of which lie on different nodes."""
+    pi, w, hardware = s.at.parallelism, s.workload, s.cluster.hardware
+    if pi.pipeline == 1:
+        return 0.0
+    size = s.sequences * length * s.model.shape.hidden * w.scalar_bytes
+    size /= pi.data * pi.tensor * microbatches
+    inter = max(0, math.ceil(pi.pipeline * pi.tensor / s.cluster.gpus_per_node) - 1)
+    intra = pi.pipeline - 1 - inter
+    total = 0.0
+    if intra:
+        total += intra / (pi.pipeline - 1) * p2p_s(size, hardware.link("p2p", "intra_node"))
+    if inter:
+        total += inter / (pi.pipeline - 1) * p2p_s(size, hardware.link("p2p", s.at.box.tier))
+    return steps * total
+
+
+def _data_parallel(s: _Setting) -> float:
+    """ReduceScatter of gradients and AllGather of weights."""
+    pi = s.at.parallelism
+    if pi.data == 1:
+        return 0.0
+    size = s.model.parameters * s.workload.scalar_bytes / (pi.pipeline * pi.tensor)
+    link = s.cluster.hardware.link("collective", s.at.box.tier)
+    return reduce_scatter_s(size, pi.data, link) + all_gather_s(size, pi.data, link)
+
+
+def _nongemm(s: _Setting, options: ModelOptions) -> float:
+    """Norms, residuals and activations of one forward pass."""
+    pi, hardware = s.at.parallelism, s.cluster.hardware
+    sequences = s.sequences / (pi.data * s.at.microbatches)
+    each = hardware.value("nongemm_s") * (1 - 1 / pi.tensor) * sequences / hardware.value("nongemm_sequences")
+    if options.nongemm == "scaled":
+        length = s.workload.sequence_tokens / hardware.value("nongemm_tokens")
+        each *= s.at.microbatches * length
+    return s.layers_per_stage * each
+
+
+def _optimizer(s: _Setting) -> float:
+    """Adam reads and writes 18 bytes of each parameter."""
+    memory = s.cluster.hardware.value("memory_bandwidth")
+    return 18.0 * s.model.parameters / (s.at.parallelism.gpus * memory)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+from pytest import approx  # noqa: PT013
+
+from rlprof.planning.cluster import LinkRate
+from rlprof.planning.cost_time import (
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    operator_time,
+    p2p_s,
+    reshard_s,
+    transfer_s,
+)
+from rlprof.planning.options import ModelOptions
+from rlprof.planning.pipeline import Model
+from rlprof.planning.plan import Assignment, Box, Parallelism
+from rlprof.planning.shapes import SHAPES, ModelShape
+from rlprof.planning.times import fused_s
+from rlprof.planning.workload import Workload
+from tests.planning.made import at, cluster, line
+
+ACTOR = Model("actor", SHAPES["llama2-7b"], trainable=True)
+CRITIC = Model("critic", SHAPES["llama2-7b"], "scalar", trainable=True)
+WORK = Workload(512, 128, 384)
+NODES = Box((0, 0, 0), (1, 4, 4))
+TWO_NODES = Box((0, 0, 0), (1, 2, 4))
+TRAINING = Assignment(NODES, Parallelism(2, 4, 2), 16)
+GENERATION = Assignment(TWO_NODES, Parallelism(4, 1, 2))
+MIB = 2**20
+
+
+def digits(value: float, places: int) -> object:
+    """Equal to so many decimal places."""
+    return approx(value, abs=0.5000001 * 10**-places)
+
+
+def test_collectives_of_64_mib_over_four_gpus_of_a_node() -> None:
+    collective, p2p = LinkRate(5e-6, 1 / 150e9), LinkRate(3e-6, 1 / 100e9)
+    assert all_reduce_s(64 * MIB, 4, collective) * 1e3 == digits(0.701089, 6)
+    assert all_gather_s(64 * MIB, 4, collective) * 1e3 == digits(0.350544, 6)
+    assert all_to_all_s(64 * MIB, 4, collective) * 1e3 == digits(0.462392, 6)
+    assert p2p_s(64 * MIB, p2p) * 1e3 == digits(0.674089, 6)
+
+
+def test_a_collective_of_one_gpu_takes_no_time() -> None:
+    link = LinkRate(1.0, 1.0)
+    assert [f(5.0, 1, link) for f in (all_reduce_s, all_gather_s, all_to_all_s)] == [0, 0, 0]
+
+
+def test_training_of_a_7b_actor_term_by_term() -> None:
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster())
+    assert t.main.work_flop == approx(1.399678e16, rel=5e-7)
+    assert t.main.intensity_flop_per_byte == digits(5076.1, 1)
+    assert t.main.efficiency_frac == digits(0.875214, 6)
+    assert t.main.gemm_s == digits(2.498815, 6)
+    assert t.main.bubble_s == digits(0.468528, 6)
+    assert t.tp_s == digits(0.351277, 6)
+    assert t.pp_s == digits(0.016540, 6)
+    assert t.dp_s == digits(0.042133, 6)
+    assert t.nongemm_s == digits(0.025600, 6)
+    assert t.optimizer_s == digits(0.002527, 6)
+    assert t.total_s == digits(3.405420, 6)
+
+
+def test_norms_and_activations_as_the_paper_prints_them() -> None:
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(), ModelOptions(nongemm="as_printed"))
+    assert t.nongemm_s == digits(0.001600, 6)
+
+
+def test_generation_of_a_7b_actor_term_by_term() -> None:
+    t = operator_time("generation", ACTOR, WORK, GENERATION, cluster())
+    assert t.decode is not None
+    assert t.main.gemm_s == digits(0.301572, 6)
+    assert t.decode.gemm_s == digits(2.206148, 6)
+    assert t.decode.gemm_s / 383 * 1e3 == digits(5.7602, 4)
+    assert t.decode.intensity_flop_per_byte == digits(49.561, 3)
+    assert t.decode.rate_flops == approx(t.decode.intensity_flop_per_byte * 3e12)  # bandwidth-bound
+    assert (t.tp_s, t.decode_tp_s) == (digits(0.057906, 6), digits(0.416471, 6))
+    assert (t.main.bubble_s, t.decode.bubble_s, t.nongemm_s, t.pp_s) == (0, 0, 0, 0)
+    assert t.total_s == digits(2.982098, 6)
+
+
+def test_a_dp_step_between_nodes_moves_gradients_and_weights() -> None:
+    # by hand: M = 6,738,149,376 x 2 / 8 B, twice (1/2 M / 40e9 + 10 us)
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster())
+    assert t.dp_s == approx(2 * (6_738_149_376 * 2 / 8 / 2 / 40e9 + 10e-6))
+
+
+def test_stages_within_a_node_use_the_fast_links() -> None:
+    # by hand: (1,2,2) on 4 GPUs of a node, mb 16, M = 512 x 512 x 4096 x 2 / (2 x 16) B, 16 + 2 - 2 steps of P2P
+    t = operator_time("inference", ACTOR, WORK, at(0, 4, (1, 2, 2), 16), cluster())
+    message = 512 * 512 * 4096 * 2 / (1 * 2 * 16)
+    assert t.pp_s == approx(16 * (3e-6 + message / 100e9))
+    assert t.main.bubble_s == approx(t.main.gemm_s / 16)
+
+
+def test_microbatched_decode_pays_for_small_batches() -> None:
+    here = at(0, 4, (1, 2, 2), 16)
+    batched = operator_time("generation", ACTOR, WORK, here, cluster())
+    split = operator_time("generation", ACTOR, WORK, here, cluster(), ModelOptions(decode="microbatched"))
+    assert batched.decode is not None
+    assert split.decode is not None
+    assert batched.decode.bubble_s == approx(batched.decode.gemm_s)  # (1 + 2 - 1) / 1
+    assert split.decode.bubble_s == approx(split.decode.gemm_s / 16)
+    assert split.decode.gemm_s > 2.5 * batched.decode.gemm_s
+    # by hand: 383 steps of (16 + 2 - 2) messages of 32 tokens
+    assert split.decode_pp_s == approx(383 * 16 * (3e-6 + 512 * 4096 * 2 / (2 * 16) / 100e9))
+    assert batched.decode_pp_s == approx(383 * 1 * (3e-6 + 512 * 4096 * 2 / 2 / 100e9))
+
+
+def test_kv_traffic_can_be_left_out() -> None:
+    without = operator_time(
+        "generation", ACTOR, WORK, GENERATION, cluster(), ModelOptions(count_kv_traffic=False)
+    )
+    assert without.decode is not None
+    # by hand: weights (32/2) layers x 2 B, activations 2 x 128 x 4096 x 32 x 2 B
+    flop = (2 * 512 * 32 * 202_375_168 + 4 * 512 * 320 * 4096 * 32 + 2 * 512 * 4096 * 32000) / 8
+    moved = 16 * 202_375_168 * 2 + 2 * 128 * 4096 * 32 * 2
+    assert without.decode.intensity_flop_per_byte == approx(flop / moved)
+
+
+def test_one_token_responses_have_no_decode_steps() -> None:
+    t = operator_time("generation", ACTOR, Workload(512, 128, 1), GENERATION, cluster())
+    assert t.decode_s == 0
+    assert t.total_s == t.prefill_s > 0
+
+
+def test_mixture_of_experts_computes_with_few_and_reads_many() -> None:
+    dense = ModelShape("one expert", 8, 1024, 4096, 8, 8, 1000)
+    moe = ModelShape("eight experts", 8, 1024, 4096, 8, 8, 1000, experts=8, active_experts=1)
+    one, eight = (
+        operator_time("generation", Model("m", s), Workload(512, 8, 9), at(0), cluster())
+        for s in (dense, moe)
+    )
+    assert one.decode is not None
+    assert eight.decode is not None
+    assert eight.decode.work_flop == approx(one.decode.work_flop, rel=0.01)  # and the router
+    assert eight.decode.intensity_flop_per_byte < 0.3 * one.decode.intensity_flop_per_byte
+    few = operator_time("generation", Model("m", moe), Workload(1, 8, 9), at(0), cluster())
+    assert few.decode is not None
+    assert few.decode.gemm_s < 0.4 * eight.decode.gemm_s  # one token reads one expert
+
+
+def test_a_transfer_takes_the_slowest_level_between_both_ends() -> None:
+    here = line(0, 2)
+    assert transfer_s(2e9, here, line(2, 2), cluster()) == approx(3e-6 + 1e9 / 100e9)
+    assert transfer_s(2e9, here, Box((0, 1, 0), (1, 1, 2)), cluster()) == approx(8e-6 + 1e9 / 20e9)
+    racks = cluster(2, **{"p2p.inter_rack.bandwidth": 10e9})
+    assert transfer_s(2e9, here, Box((1, 0, 0), (1, 1, 1)), racks) == approx(8e-6 + 2e9 / 10e9)
+
+
+def test_a_reshard_exchanges_each_gpus_share() -> None:
+    assert reshard_s(8e9, line(0, 4), cluster()) == approx(3 * 5e-6 + 2e9 / 150e9)
+    assert reshard_s(8e9, TWO_NODES, cluster()) == approx(7 * 10e-6 + 1e9 / 40e9)
+    assert reshard_s(8e9, line(0, 1), cluster()) == 0
+
+
+def test_fused_training_keeps_the_larger_bubble() -> None:
+    a = operator_time("training", ACTOR, WORK, TRAINING, cluster())
+    b = operator_time("training", CRITIC, WORK, TRAINING, cluster())
+    assert b.main.bubble_s < a.main.bubble_s
+    assert fused_s(a, b) == approx(a.total_s + b.total_s - b.main.bubble_s)
+
+
+@pytest.mark.parametrize("role", ["generation", "inference", "training"])
+def test_time_falls_with_faster_hardware(role: str) -> None:
+    slow = operator_time(role, ACTOR, WORK, TRAINING, cluster())  # type: ignore[arg-type]
+    fast = operator_time(role, ACTOR, WORK, TRAINING, cluster(peak_flops=800e12, memory_bandwidth=6e12))  # type: ignore[arg-type]
+    assert fast.total_s < slow.total_s
