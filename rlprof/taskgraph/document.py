@@ -1,6 +1,6 @@
 """Task graphs as JSON documents: what is written, and what is read, of this version and earlier ones.
 
-Version 2 added ``accesses`` and ``worker`` of tasks.
+Version 2 added ``accesses`` and ``worker`` of tasks; each is written only where a task has it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def parts_of(document: Mapping[str, Any]) -> tuple[tuple[Task, ...], tuple[Edge,
 
 
 def _task_document(task: Task) -> dict[str, Any]:
-    return {
+    document = {
         "id": task.id,
         "name": task.name,
         "duration_s": task.duration_s,
@@ -87,11 +87,14 @@ def _task_document(task: Task) -> dict[str, Any]:
         "payload": task.payload,
         "program_order": task.program_order,
         "provenance": dict(task.provenance),
-        "accesses": [
-            {"cell": a.cell, "sees": a.sees, "makes": a.makes, "copy": a.copy} for a in task.accesses
-        ],
-        "worker": task.worker,
     }
+    if task.accesses:
+        document["accesses"] = [
+            {"cell": a.cell, "sees": a.sees, "makes": a.makes, "copy": a.copy} for a in task.accesses
+        ]
+    if task.worker is not None:
+        document["worker"] = task.worker
+    return document
 
 
 def _task(document: Mapping[str, Any]) -> Task:
