@@ -1,9 +1,11 @@
 #!/bin/bash
 # Everything that needs a GPU, one step after the other; each has a limit, and one that fails stops nothing.
 # Usage: all.sh OUT PACKAGES [STEP...]   PACKAGES: folder of wheels, and of the libdw1 and libelf1 packages for nsys
+# SECONDS_IN_ALL (default 530) ends it: a step that cannot begin in time is named and left out.
 set -u
 out=$1; packages=$2; shift 2
-steps=${*:-tests check vla overhead nsys numbers}
+steps=${*:-tests memory decode vla nsys soak overhead}
+limit_all=${SECONDS_IN_ALL:-530}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site "$packages"/*.whl
 for f in "$packages"/*.deb; do dpkg -x "$f" /tmp/dw; done
@@ -11,26 +13,53 @@ libraries=/tmp/dw/usr/lib/x86_64-linux-gnu
 # a neutral place: a report of nsys holds the paths of what it ran
 mkdir -p /opt/run /tmp/home; cp -r "$here/rlprof" "$here/benchmarks" "$here/tests" "$here/pyproject.toml" /opt/run/
 cd /opt/run || exit 1
-export PYTHONPATH=/opt/run:/tmp/site PYTHONUNBUFFERED=1
+export PYTHONPATH=/opt/run:/tmp/site PYTHONUNBUFFERED=1 LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
 clean() { env -i PATH="$(dirname "$(command -v python3)"):/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/tmp/home LANG=C.UTF-8 \
-  PYTHONPATH="$PYTHONPATH" LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}" "$@"; }
+  PYTHONPATH="$PYTHONPATH" LD_LIBRARY_PATH="$libraries" "$@"; }
 step() { name=$1; limit=$2; shift 2; case " $steps " in *" $name "*) ;; *) return;; esac
-  echo "== $name"; began=$SECONDS; timeout "$limit" "$@" > "$out/$name.log" 2>&1; code=$?; tail -n 25 "$out/$name.log" | cut -c1-400
-  echo "== $name: code $code, $((SECONDS - began)) s"; }
+  left=$((limit_all - SECONDS)); if [ $left -lt 20 ]; then echo "== $name: LEFT OUT, no time"; return; fi
+  [ "$limit" -gt $left ] && limit=$left
+  echo "== $name"; began=$SECONDS; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
+  tail -n "${LINES_SHOWN:-25}" "$out/$name.log" | cut -c1-400
+  echo "== $name: code $code, $((SECONDS - began)) s, $SECONDS s in all"; }
 vla() {
-  python3 -m rlprof capture --backend cupti --rate 10kHz --kernels --force -o "$out/vla_cupti.rlprof" -- python3 -m benchmarks.gpu.vla
-  # processes of its own only: nsys notes the environment of all that it sees
-  unshare --fork --pid --mount-proc env -i true 2>/dev/null && alone="unshare --fork --pid --mount-proc" || alone=
-  clean $alone python3 -m rlprof capture --backend nsys --rate 2kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla --iterations 2
+  # processes of its own only, and a host name that is nobody's: nsys notes the environment of all that it sees
+  alone="unshare --fork --pid --mount-proc --uts"
+  $alone true || { echo "VLA: no namespaces here"; alone=; }
+  clean $alone python3 -c 'import os, socket, sys
+sys.argv[1] and socket.sethostname("gpu-machine")
+os.execvp(sys.argv[2], sys.argv[2:])' "$alone" \
+    python3 -m rlprof capture --backend nsys --rate 2kHz --force -o /tmp/vla_nsys.rlprof -- python3 -m benchmarks.gpu.vla --iterations 2
+  nsys=$(python3 -c 'from benchmarks.gpu.common import find_nsys; print(find_nsys())')
+  clean "$nsys" export --type sqlite --force-overwrite true --output /tmp/vla.sqlite /tmp/vla_nsys.nsys-rep
+  clean "$nsys" export --type parquetdir --force-overwrite true --output /tmp/vla_tables /tmp/vla_nsys.nsys-rep
   cp /tmp/vla_nsys.nsys-rep "$out/vla.nsys-rep"
+  (cd /tmp && python3 -m zipfile -c "$out/vla_tables.zip" vla_tables/)
+  ls -l /tmp/vla.sqlite "$out"/vla*
+  python3 -m benchmarks.gpu.private /tmp/vla_nsys.nsys-rep /tmp/vla.sqlite || echo "VLA: NOT TO BE SHIPPED AS IT IS: see FOUND above"
+  [ "$(stat -c %s "$out/vla.nsys-rep")" -lt 5000000 ] || echo "VLA: LARGER THAN 5 MB"
 }
-export -f vla clean; export out libraries
-step tests 90 python3 -m pytest -q -p no:cacheprovider -m gpu tests/capture/test_kernels.py tests/capture/samplers/test_gpu.py
+# tests that read no counters run beside the soak
+beside() {
+  python3 -m benchmarks.gpu.sampler_facts --out "$out/soak" --only soak --soak 180 & soak=$!
+  sleep 12
+  files=$(ls -d tests/capture/test_kernels.py tests/taskgraph tests/overlap tests/dispatch 2>/dev/null)
+  timeout -k 10 150 python3 -m pytest -q -p no:cacheprovider -m gpu -rs $files; code=$?
+  echo "BESIDE: tests ended with $code (5: there were none)"
+  wait $soak
+}
+export -f vla clean beside; export out libraries
+LINES_SHOWN=40 step tests 120 python3 -m pytest -q -p no:cacheprovider -m gpu -rs --durations=8 tests/capture/samplers/test_gpu.py tests/capture/test_nsys_session.py
 step check 60 python3 -m rlprof capture --check
-step vla 120 bash -c vla
-step overhead 260 python3 -m benchmarks.gpu.capture_overhead --out "$out" --libraries "$libraries"
-step nsys 170 python3 -m benchmarks.gpu.cupti_vs_nsys capture --out "$out" --libraries "$libraries" --seconds 15
+step memory 60 python3 -m benchmarks.gpu.sampler_memory --out "$out"
+step decode 80 python3 -m benchmarks.gpu.decode_cost --out "$out" --seconds 1.5
+LINES_SHOWN=45 step vla 100 bash -c vla
+step nsys 130 python3 -m benchmarks.gpu.cupti_vs_nsys capture --out "$out" --libraries "$libraries" --seconds 7
+LINES_SHOWN=40 step soak 220 bash -c beside
+step rates 60 python3 -m benchmarks.gpu.sampler_facts --out "$out/rates" --only rates,stalled,metrics
+step overhead 230 python3 -m benchmarks.gpu.capture_overhead --out "$out" --libraries "$libraries" --seconds $((limit_all - SECONDS - 75))
 step numbers 70 python3 -m benchmarks.gpu.four_numbers --out "$out"
-step soak 260 python3 -m benchmarks.gpu.sampler_facts --out "$out" --only stalled,rates,soak --soak 180
 step annotate 90 python3 -m benchmarks.annotate_overhead
-cd "$out" && tar czf rest.tar.gz ./*.json ./*.log && rm -f ./*.json ./*.log; ls -la
+cd "$out" || exit 1
+for part in soak rates; do [ -d $part ] && mv $part/sampler_facts.json sampler_$part.json && rmdir $part; done
+tar czf rest.tar.gz ./*.json ./*.log && rm -f ./*.json ./*.log; ls -la; echo "== all: $SECONDS s"

@@ -55,7 +55,10 @@ class Program:
 
     def ask(self, order: str, timeout_s: float = 120) -> dict[str, Any]:
         self.tell(order)
-        return self._answer(timeout_s)
+        answer = self._answer(timeout_s)
+        if "error" in answer:  # a measurement without its order would be one of something else
+            raise RuntimeError(f"{order}: {answer['error']}")
+        return answer
 
     def tell(self, order: str) -> None:
         assert self.process.stdin is not None

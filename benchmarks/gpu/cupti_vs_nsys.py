@@ -5,9 +5,11 @@ On the GPU machine (no polars needed), then where rlprof is whole:
     python -m benchmarks.gpu.cupti_vs_nsys capture --out FOLDER [--libraries FOLDER_WITH_LIBDW] [--seconds 15]
     python -m benchmarks.gpu.cupti_vs_nsys compare --captures FOLDER --out FOLDER
 
-nsys is run twice: with the tracing of CUDA that its reports usually have, and with NVTX and counters alone.
-Tracing slows launches down, so that launch-bound nodes really are less active under it: only the second tells
-whether the two instruments agree.
+CUPTI is run twice, which tells what two runs of the program differ by. So is nsys: with NVTX and counters
+alone, and with the tracing of CUDA that its reports usually have. Tracing slows launches down, so that
+launch-bound nodes really are less active under it. So the instruments are compared where a node takes the
+same time under both (within `SAME_TIME`), and everywhere by SM time per call: activity times duration, which
+a longer wait does not change. The program is pinned to one core. The captures themselves are kept.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from typing import Any
 
 from benchmarks.gpu.common import ROOT, clean_environment, environment, find_nsys, machine, save
 
-PROGRAM = [sys.executable, "-m", "benchmarks.gpu.program", "load"]
-NSYS_RUNS = {"nsys_cuda": ("cuda", "nvtx"), "nsys_nvtx": ("nvtx",)}
+PROGRAM = ["taskset", "-c", "2", sys.executable, "-m", "benchmarks.gpu.program", "load"]
+CUPTI_RUNS = ("cupti", "cupti_again")
+NSYS_RUNS = {"nsys_nvtx": ("nvtx",), "nsys_cuda": ("cuda", "nvtx")}
+#: Two durations of a node that differ by no more are the same: a share of the shorter.
+SAME_TIME = 0.02
 
 
 def run(command: list[str], env: dict[str, str]) -> dict[str, Any]:
@@ -47,10 +52,11 @@ def capture(out: Path, seconds: float, rate_hz: float, libraries: str) -> None:
         "rate_hz": rate_hz,
     }
     program = [*PROGRAM, str(seconds)]
-    command = [sys.executable, "-m", "rlprof", "capture", "--backend", "cupti", "--rate", str(rate_hz)]
-    command += ["--force", "-o", str(out / "cupti.rlprof"), "--", *program]
-    facts["cupti"] = run(command, environment())
-    save(out / "captures.json", facts)
+    for name in CUPTI_RUNS:
+        command = [sys.executable, "-m", "rlprof", "capture", "--backend", "cupti", "--rate", str(rate_hz)]
+        command += ["--force", "-o", str(out / f"{name}.rlprof"), "--", *program]
+        facts[name] = run(command, environment())
+        save(out / "captures.json", facts)
     nsys = find_nsys()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -59,7 +65,7 @@ def capture(out: Path, seconds: float, rate_hz: float, libraries: str) -> None:
                 facts[name] = {"error": "nsys is not installed"}
                 continue
             report = scratch / f"{name}.nsys-rep"
-            arguments = profile_arguments(report, rate_hz=rate_hz, traces=traces)
+            arguments = profile_arguments(report, rate_hz=rate_hz, devices=[0], traces=traces)
             env = clean_environment(scratch, libraries)
             facts[name] = run([str(nsys), *arguments, *program], env)
             if report.exists():
@@ -69,7 +75,7 @@ def capture(out: Path, seconds: float, rate_hz: float, libraries: str) -> None:
                 facts[name]["export"] = run(export, env)
                 pack(tables, out / f"{name}.zip")
             save(out / "captures.json", facts)
-    print(json.dumps({k: facts[k] for k in ("cupti", *NSYS_RUNS)}, indent=1)[:3000])
+    print(json.dumps({k: facts[k] for k in (*CUPTI_RUNS, *NSYS_RUNS)}, indent=1)[:3000])
 
 
 #: Tables that the comparison reads; the traced kernels and calls are left where they are.
@@ -101,9 +107,9 @@ def compare(captures: Path, out: Path) -> None:
     facts = json.loads((captures / "captures.json").read_text())
     frames: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("cupti", *NSYS_RUNS):
+        for name in (*CUPTI_RUNS, *NSYS_RUNS):
             path = captures / f"{name}.rlprof"
-            if name != "cupti":
+            if name in NSYS_RUNS:
                 if not (captures / f"{name}.zip").exists():
                     continue
                 path = Path(folder) / name
@@ -114,41 +120,55 @@ def compare(captures: Path, out: Path) -> None:
             # one GPU: its rows and those over all GPUs say the same
             known = [row for row in report.frame.to_dicts() if row["sm_activity"] is not None]
             frames[name] = {str(row["node"]): row for row in known}
-    period_s = 1 / facts["rate_hz"]
-    rows = []
-    for node, base in frames["cupti"].items():
-        row = {
-            "node": node,
-            "samples": round(base["total_s"] / period_s),
-            "cupti": base["sm_activity"],
-            "rank_cupti": base["rank"],
-        }
-        for name in NSYS_RUNS:
-            if (other := frames.get(name, {}).get(node)) is not None:
-                row |= {
-                    name: other["sm_activity"],
-                    f"{name}_minus_cupti_points": 100 * (other["sm_activity"] - base["sm_activity"]),
-                    f"rank_{name}": other["rank"],
-                    f"{name}_mean_s": other["mean_s"],
-                }
-        rows.append(row | {"cupti_mean_s": base["mean_s"]})
-    counted = [r for r in rows if r["samples"] >= 1000]
-    largest = {
-        name: max((abs(r[f"{name}_minus_cupti_points"]) for r in counted if name in r), default=None)
-        for name in NSYS_RUNS
-    }
+    rows = [_node(node, frames, 1 / facts["rate_hz"]) for node in frames["cupti"]]
     document = {
         "command": "python -m benchmarks.gpu.cupti_vs_nsys compare",
         "machine": facts["machine"],
         "rate_hz": facts["rate_hz"],
         "seconds": facts["seconds"],
+        "same_time_frac": SAME_TIME,
         "nodes": rows,
-        "largest_difference_points_at_1000_samples": largest,
+        "largest_difference": {name: _largest(rows, name) for name in frames if name != "cupti"},
     }
     save(out / "cupti_vs_nsys.json", document)
     for r in rows:
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in r.items()})
-    print("largest difference in points:", largest)
+    print(json.dumps(document["largest_difference"], indent=1))
+
+
+def _node(node: str, frames: dict[str, dict[str, dict[str, Any]]], period_s: float) -> dict[str, Any]:
+    """One node in every run, and what each run differs by from the first of CUPTI."""
+    base = frames["cupti"][node]
+    row: dict[str, Any] = {"node": node, "samples": round(base["total_s"] / period_s)}
+    for name, frame in frames.items():
+        if (seen := frame.get(node)) is None:
+            continue
+        sm_s = seen["sm_activity"] * seen["mean_s"]
+        row |= {name: seen["sm_activity"], f"{name}_mean_s": seen["mean_s"], f"{name}_sm_s": sm_s}
+        row[f"rank_{name}"] = seen["rank"]
+        if name != "cupti":
+            row[f"{name}_points"] = 100 * (seen["sm_activity"] - base["sm_activity"])
+            row[f"{name}_longer_frac"] = seen["mean_s"] / base["mean_s"] - 1
+            if base["sm_activity"] > 0.001:
+                row[f"{name}_sm_s_more_frac"] = sm_s / (base["sm_activity"] * base["mean_s"]) - 1
+    return row
+
+
+def _largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Largest differences of a run on nodes of at least 1,000 samples, and whether it ranks them equally."""
+    counted = [r for r in rows if r["samples"] >= 1000 and name in r]
+    same = [r for r in counted if abs(r[f"{name}_longer_frac"]) <= SAME_TIME]
+    more = [abs(r[f"{name}_sm_s_more_frac"]) for r in counted if f"{name}_sm_s_more_frac" in r]
+    ranked = [r for r in counted if r["rank_cupti"] is not None and r[f"rank_{name}"] is not None]
+    orders = [[r["node"] for r in sorted(ranked, key=lambda r: r[f"rank_{run}"])] for run in ("cupti", name)]
+    return {
+        "points": max((abs(r[f"{name}_points"]) for r in counted), default=None),
+        "points_at_same_duration": max((abs(r[f"{name}_points"]) for r in same), default=None),
+        "nodes": len(counted),
+        "nodes_of_same_duration": len(same),
+        "sm_time_frac": max(more, default=None),
+        "same_ranking": orders[0] == orders[1],
+    }
 
 
 def main() -> None:

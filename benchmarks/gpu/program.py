@@ -3,6 +3,7 @@
 Orders come on standard input, or one on the command line (``python -m benchmarks.gpu.program load 15``):
 
 launch N [S]      N small kernels in S segments, one about every 100 us: bound by the host
+queue N [S]       N kernels of about 95 us each in S segments, launched ahead: bound by the GPU
 load SECONDS      nodes of different activity one after the other, each a range of known name
 edges N           N matrix products with gaps, with the host's times before and after each
 profile N         N small kernels under torch's profiler: how many of them it records
@@ -25,9 +26,30 @@ Answer = dict[str, Any]
 
 def launch(count: int, segments: int = 1) -> Answer:
     """Launch in several segments; the fastest tells what the work takes when nobody interferes."""
-    walls = [_launch(count // segments) for _ in range(segments)]
+    return _segments(_launch, count, segments)
+
+
+def queue(count: int, segments: int = 1) -> Answer:
+    """Launch as far ahead as the driver lets: the GPU is never idle, the host hardly matters."""
+    return _segments(_queue, count, segments)
+
+
+def _segments(run: Callable[[int], float], count: int, segments: int) -> Answer:
+    walls = [run(count // segments) for _ in range(segments)]
     best = min(walls)
     return {"wall_s": best, "walls_s": walls, "kernels_per_s": count // segments / best}
+
+
+def _queue(count: int) -> float:
+    global BIG  # noqa: PLW0603
+    if BIG is None:
+        BIG = torch.zeros(50_000_000, device="cuda")
+    torch.cuda.synchronize()
+    began = time.monotonic_ns()
+    for _ in range(count):
+        BIG.add_(1.0)
+    torch.cuda.synchronize()
+    return (time.monotonic_ns() - began) / 1e9
 
 
 def _launch(count: int) -> float:
@@ -67,12 +89,17 @@ def calibrate(target_s: float = 100e-6) -> int:
 
 
 WORK = 0
+#: What `queue` works on; made when first asked for.
+BIG: torch.Tensor | None = None
 
-#: name, side of the square product, seconds of host sleep after it, repetitions within the node
+#: name, side of the square product, seconds of host sleep after it, repetitions within the node. A node whose
+#: name ends in _graph launches all repetitions as one CUDA graph: the host does not matter to it.
 NODES: tuple[tuple[str, int, float, int], ...] = (
     ("dense", 8192, 0.0, 20),
     ("medium", 1024, 0.0, 400),
     ("small", 256, 0.0, 2000),
+    ("medium_graph", 1024, 0.0, 400),
+    ("small_graph", 256, 0.0, 2000),
     ("gaps", 4096, 0.002, 10),
     ("idle", 0, 0.005, 6),
 )
@@ -86,11 +113,16 @@ def load(seconds: float, annotate: Callable[[str], Any]) -> Answer:
     for side, m in mats.items():
         torch.mm(m, m, out=out[side])
     torch.cuda.synchronize()
+    graphs = {name: _graph(mats[side], repeat) for name, side, _, repeat in NODES if name.endswith("_graph")}
     began, steps = time.monotonic_ns(), 0
     while time.monotonic_ns() - began < seconds * 1e9:
         with annotate("step"):
             for name, side, pause, repeat in NODES:
                 with annotate(name):
+                    if name in graphs:
+                        graphs[name].replay()
+                        torch.cuda.synchronize()
+                        continue  # the next node
                     for _ in range(repeat):
                         if side:
                             torch.mm(mats[side], mats[side], out=out[side])
@@ -101,6 +133,17 @@ def load(seconds: float, annotate: Callable[[str], Any]) -> Answer:
                     torch.cuda.synchronize()
         steps += 1
     return {"steps": steps, "start_ns": began, "end_ns": time.monotonic_ns()}
+
+
+def _graph(m: torch.Tensor, repeat: int) -> torch.cuda.CUDAGraph:
+    """A graph of products, run once."""
+    out, graph = torch.empty_like(m), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeat):
+            torch.mm(m, m, out=out)
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
 
 
 def edges(count: int) -> Answer:
@@ -143,6 +186,11 @@ def annotator() -> Callable[[str], Any]:
 def obey(word: str, rest: list[str]) -> Answer:
     if word == "launch":
         return launch(*(int(r) for r in rest))
+    if word == "queue":
+        return queue(*(int(r) for r in rest))
+    if word == "work":
+        set_work(int(rest[0]))
+        return {"work": WORK}
     if word == "load":
         return load(float(rest[0]), annotator())
     if word == "edges":

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from rlprof.capture.clock import READINGS, Anchor
 from rlprof.capture.parts import PartWriter
+from rlprof.capture.samplers import cupti_library
 from rlprof.capture.samplers.clock_map import DeviceClockMap, Reading, knot
 from rlprof.errors import RlprofError
 
@@ -80,6 +81,7 @@ def start_kernels(folder: Path) -> KernelRecorder:
             )
     if importlib.util.find_spec("torch") is not None:
         return TorchKernels(folder)
+    cupti_library.use_own_folder()
     if importlib.util.find_spec("cupti") is not None:
         return CuptiKernels(folder)
     raise KernelsError(
@@ -171,8 +173,10 @@ class CuptiKernels:
     """Kernels through CUPTI's activity records (cupti-python)."""
 
     def __init__(self, folder: Path) -> None:
-        from cupti import cupti
-
+        try:
+            cupti = cupti_library.load(counters=False)
+        except RlprofError as error:
+            raise KernelsError(error.what, hint=error.hint) from error
         self._cupti = cupti
         self._folder = folder
         self._kernels, self._copies = _Rows("kernels"), _Rows("copies")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlprof.errors import NsysError, OutputError, UsageError
 from rlprof.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from rlprof.trace.trace import Trace
 
 
 def run_nsys(
@@ -19,13 +25,15 @@ def run_nsys(
     rate_hz: float | None = None,
     devices: Sequence[int] | None = None,
     start_on: str | None = None,
+    stop_after: int | None = None,
     force: bool = False,
     progress: Progress = silent,
 ) -> tuple[int, Path]:
     """Run a program under nsys and convert the report.
 
     Annotations reach nsys through NVTX, so the package ``nvtx`` must be installed. The report stays beside
-    the capture; where polars is not installed it is all there is, to be analysed elsewhere.
+    the capture; where polars is not installed it is all there is, to be analysed elsewhere. Ctrl-C and
+    SIGTERM end the recording: nsys ends the program, and its report is converted.
 
     Parameters
     ----------
@@ -38,7 +46,9 @@ def run_nsys(
     devices : sequence of int, optional
         Numbers of the GPUs; all by default.
     start_on : str, optional
-        Begin to record at a range of this name.
+        Begin to record at the first range of this name.
+    stop_after : int, optional
+        Keep what comes until so many of these ranges have ended; the report itself goes on.
     force : bool
         Replace an existing capture and report.
     progress : Progress
@@ -77,25 +87,73 @@ def run_nsys(
             hint="install Nsight Systems, or use --backend auto",
         )
     report.unlink(missing_ok=True)
-    # SIGINT reaches nsys and the program alike; nsys then writes its report, so wait for it
     process = subprocess.Popen([str(found[0].path), *arguments, *command], env={**os.environ})
-    while True:
-        try:
-            code = process.wait()
-            break
-        except KeyboardInterrupt:
-            continue
+    with _ending(process):
+        code = process.wait()
     if not report.is_file() or report.stat().st_size == 0:
         raise NsysError(
             f"nsys ended with code {code} and left no report",
             where=report.name,
             hint="its own message is above; on a lean machine it needs libdw.so.1 to write one",
         )
-    return code, convert(report, out, force=force, progress=progress)
+    span = None if start_on is None or stop_after is None else (start_on, stop_after)
+    return code, convert(report, out, span=span, force=force, progress=progress)
 
 
-def convert(report: Path, out: Path, *, force: bool = False, progress: Progress = silent) -> Path:
+@contextlib.contextmanager
+def _ending(nsys: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Turn the first SIGTERM or Ctrl-C into the signal at which nsys stops and writes its report.
+
+    A second one would make nsys give up the report, so it is not passed on.
+    """
+    told = False
+
+    def stop(number: int, _frame: object) -> None:
+        nonlocal told
+        # a Ctrl-C at a terminal reaches nsys too, which is in the same group
+        if not told and not (number == signal.SIGINT and _at_terminal()):
+            with contextlib.suppress(ProcessLookupError):
+                nsys.send_signal(signal.SIGINT)
+        told = True
+
+    old = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _at_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
+
+def convert(
+    report: Path,
+    out: Path,
+    *,
+    span: tuple[str, int] | None = None,
+    force: bool = False,
+    progress: Progress = silent,
+) -> Path:
     """Make a `.rlprof` file of a report; where polars is missing, leave the report as it is.
+
+    Parameters
+    ----------
+    report : pathlib.Path
+        The report.
+    out : pathlib.Path
+        The file to make.
+    span : tuple of (str, int), optional
+        Name of a range and a count: keep what lies between the start of the first such range and the end of
+        the last one counted.
+    force : bool
+        Replace an existing file.
+    progress : Progress
+        Told the table being written.
 
     Returns
     -------
@@ -109,4 +167,18 @@ def convert(report: Path, out: Path, *, force: bool = False, progress: Progress 
     from rlprof.trace.native import write_rlprof
     from rlprof.trace.nsys_report import read_report
 
-    return write_rlprof(read_report(report, progress=progress), out, force=force)
+    trace = read_report(report, progress=progress)
+    return write_rlprof(trace if span is None else first_ranges(trace, *span), out, force=force)
+
+
+def first_ranges(trace: Trace, name: str, count: int) -> Trace:
+    """A trace from the first range `name` to the end of the `count`-th; to its end if there are fewer."""
+    import polars as pl
+
+    columns = ["name", "start_ns", "end_ns", "cut"]
+    mine = trace.table("ranges", columns).filter(pl.col("name").cast(pl.String) == name)
+    ends = mine.filter(~pl.col("cut"))["end_ns"].sort()
+    if mine.is_empty():
+        return trace
+    end = int(ends[count - 1]) if len(ends) >= count else trace.meta.end_ns
+    return trace.between(int(mine["start_ns"].min()), end)  # type: ignore[arg-type]

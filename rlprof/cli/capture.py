@@ -92,11 +92,6 @@ def capture(
         raise UsageError(
             "--stop-after counts ranges of --start-on, which is not given", hint="--start-on NAME"
         )
-    if stop_after is not None and backend is Backend.NSYS:
-        raise UsageError(
-            "nsys cannot end after a number of ranges",
-            hint="leave --stop-after out, and cut the capture: rlprof export run.rlprof --window A:B",
-        )
     with progress_bar() as progress:
         if backend is Backend.NSYS:
             from rlprof.capture.nsys_session import run_nsys
@@ -107,6 +102,7 @@ def capture(
                 rate_hz=hertz,
                 devices=chosen,
                 start_on=start_on,
+                stop_after=stop_after,
                 force=force,
                 progress=progress,
             )

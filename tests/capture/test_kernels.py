@@ -57,9 +57,7 @@ def fake(monkeypatch):
 
     def install(**how):
         module = FakeCupti(**how)
-        package = types.ModuleType("cupti")
-        package.cupti = module
-        monkeypatch.setitem(sys.modules, "cupti", package)
+        monkeypatch.setattr(kernels.cupti_library, "load", lambda counters: module)
         found = {"cupti": object(), "torch": None}
         monkeypatch.setattr(kernels.importlib.util, "find_spec", found.get)
         return module
@@ -161,3 +159,56 @@ def test_torch_kernels_on_a_gpu(tmp_path):
     assert recorder.stop() == ()
     (part,) = read_parts(tmp_path)
     assert part.tables["kernels"].num_rows >= 10
+
+
+#: A program without torch: ten kernels, a copy and a memset through the driver's library alone.
+WITHOUT_TORCH = """
+import ctypes, sys
+sys.modules["torch"] = None
+import rlprof
+from rlprof.capture.samplers.gpu_clock import GpuClock, load_driver
+driver = load_driver()
+with rlprof.capture(sys.argv[1], backend="none", kernels=True):
+    with rlprof.annotate("work"):
+        clock = GpuClock(driver, 0)
+        assert len(clock.burst(10)) == 10
+        place, size = ctypes.c_uint64(), 1 << 20
+        assert driver.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)) == 0
+        assert driver.cuMemsetD8_v2(place, ctypes.c_ubyte(1), ctypes.c_size_t(size)) == 0
+        assert driver.cuMemcpyHtoD_v2(place, ctypes.create_string_buffer(4096), ctypes.c_size_t(4096)) == 0
+        assert driver.cuCtxSynchronize() == 0
+assert "torch" not in [m.partition(".")[0] for m, found in sys.modules.items() if found]
+"""
+
+
+def rows(path, table):
+    """A table of a capture, without polars."""
+    import io
+    import zipfile
+
+    import pyarrow.parquet as pq
+
+    with zipfile.ZipFile(path) as archive:
+        return pq.read_table(io.BytesIO(archive.read(f"{table}.parquet"))).to_pylist()
+
+
+@pytest.mark.gpu
+def test_cupti_kernels_on_a_gpu_without_torch(tmp_path):
+    from rlprof.capture.samplers.choose import obstacle
+
+    if (reason := obstacle("cupti")) is not None and "administrators" not in reason:
+        pytest.skip(f"cupti: {reason}")
+    out = tmp_path / "run.rlprof"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(out)], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    (work,) = [r for r in rows(out, "ranges") if r["name"] == "work"]
+    kernels = rows(out, "kernels")
+    assert [(k["name"], k["blocks"]) for k in kernels] == [("look", 1)] * 10
+    copies = {c["kind"]: c["size_bytes"] for c in rows(out, "copies")}
+    assert copies == {"memset": 1 << 20, "HtoD": 4096}
+    # the clocks agree: what the range started and waited for lies inside it
+    slack_ns = 200_000
+    assert all(k["start_ns"] > work["start_ns"] - slack_ns for k in kernels)
+    assert all(k["end_ns"] < work["end_ns"] + slack_ns for k in kernels)

@@ -207,10 +207,6 @@ def cli(*arguments, **more) -> subprocess.CompletedProcess[str]:
         (["-o", "run.rlprof", "--rate", "fast", "--", "true"], "is not a rate"),
         (["-o", "run.rlprof", "--devices", "a", "--", "true"], "is not a list of GPUs"),
         (["-o", "run.rlprof", "--stop-after", "2", "--", "true"], "--start-on"),
-        (
-            ["-o", "run.rlprof", "--backend", "nsys", "--start-on", "a", "--stop-after", "2", "--", "true"],
-            "nsys cannot end after a number of ranges",
-        ),
         (["-o", "run.rlprof", "--backend", "magic", "--", "true"], "magic"),
         (["-o", "no/such/folder/run.rlprof", "--", "true"], "cannot be made"),
         (["--assemble", "nothing.parts", "-o", "run.rlprof"], "not the folder of a capture session"),

@@ -80,8 +80,13 @@ def version_gap(library: int, bindings: str) -> str | None:
     )
 
 
-def load() -> Any:
+def load(*, counters: bool = True) -> Any:
     """Import ``cupti.cupti`` with its own libraries.
+
+    Parameters
+    ----------
+    counters : bool
+        Load what reading counters needs too: tables of every chip, tens of megabytes.
 
     Returns
     -------
@@ -97,7 +102,7 @@ def load() -> Any:
     library = find_library(sys.path)
     try:
         if library is not None:
-            for helper in HELPERS:
+            for helper in HELPERS if counters else ():
                 ctypes.CDLL(str(library.parent / helper), mode=ctypes.RTLD_GLOBAL)
                 give_back_zeros_of(library.parent / helper)
             number = ctypes.c_uint32()

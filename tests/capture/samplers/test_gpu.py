@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlprof.capture.part_reader import read_parts
-from rlprof.capture.samplers.base import MS, Backend
+from rlprof.capture.samplers.base import LIMITS, MS, Backend
 from rlprof.capture.samplers.choose import obstacle, try_out
 from tests.conftest import ROOT
 
@@ -83,3 +86,68 @@ def test_gpm_answers_ten_times_a_second(tmp_path: Path) -> None:
     active = found["activity"]["active_frac"].to_numpy()  # type: ignore[index]
     assert len(active) >= 10
     assert ((active >= 0) & (active <= 1)).all()
+
+
+def probe(environment: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "rlprof.capture.sampler", "--probe", "--backend", "cupti"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_cupti_python_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Where PyTorch pins an older CUPTI, `RLPROF_CUPTI` names the folder that has the newer one."""
+    need("cupti")
+    spec = importlib.util.find_spec("cupti")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    folder = Path(next(iter(spec.submodule_search_locations))).parent
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p) != folder]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *others])}
+    environment.pop("RLPROF_CUPTI", None)
+    apart = subprocess.run(
+        [sys.executable, "-c", "import cupti"], env=environment, capture_output=True, check=False
+    ).returncode
+    if not apart:
+        pytest.skip("cupti-python is installed in this environment itself")
+    assert probe(environment).startswith("failed")
+    assert probe({**environment, "RLPROF_CUPTI": str(folder)}).startswith("ready")
+
+
+def test_counters_at_the_shortest_period_are_complete(tmp_path: Path) -> None:
+    need("cupti")
+    rate_hz = 1e9 / LIMITS["cupti"].min_period_ns
+    found = sample(tmp_path, "cupti", rate_hz, 5.0)
+    samples, losses = found["activity"].num_rows, found["losses"]  # type: ignore[attr-defined]
+    assert losses["lost_samples"] <= samples / 1000, losses  # type: ignore[index]
+
+
+def test_the_sampler_stays_under_300_mb(tmp_path: Path) -> None:
+    need("cupti")
+    found = sample(tmp_path, "cupti", 10_000, 3.0)
+    assert found["memory_bytes"]["private"] < 300e6, found["memory_bytes"]  # type: ignore[index]
+
+
+def test_a_further_metric_comes_with_the_activity(tmp_path: Path) -> None:
+    need("cupti")
+    metric = "sm__warps_active.avg.pct_of_peak_sustained_active"
+    out = tmp_path / "run.rlprof"
+    command = [sys.executable, "-m", "rlprof", "capture", "--backend", "cupti", "--metrics", metric]
+    command += ["-o", str(out), "--", sys.executable, "-c", "import time; time.sleep(1)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(out) as archive:
+        names = archive.namelist()
+    assert "counters.parquet" in names, names
+
+
+def test_two_gpus_are_sampled_at_once(tmp_path: Path) -> None:
+    need("cupti")
+    from rlprof.capture.samplers.gpu_clock import device_count, load_driver
+
+    if device_count(load_driver()) < 2:
+        pytest.skip("one GPU here")
+    found = sample(tmp_path, "cupti", 10_000, 2.0)
+    assert set(found["activity"]["device"].to_pylist()) >= {0, 1}  # type: ignore[index]
+    assert found["losses"]["lost_samples"] == 0  # type: ignore[index]
