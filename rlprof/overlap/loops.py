@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rlprof.overlap.bindings import Binding, External, leaves, sources
@@ -23,18 +23,23 @@ class Flow:
         Ids of the calls that make and take it.
     source_iteration, target_iteration : int
         Of the loop. For the loop whose one iteration is the region they are 0 and 1: this one and the next.
-    cell : Cell or None
-        The state cell whose version it is; None: an output that is an argument.
+    cells : tuple of Cell
+        The cells of one state object that are taken; empty: an output that is an argument.
     """
 
     source: str
     target: str
     source_iteration: int
     target_iteration: int
-    cell: Cell | None = None
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def cell(self) -> Cell | None:
+        """The first of the cells; None for an output."""
+        return self.cells[0] if self.cells else None
 
     def __str__(self) -> str:
-        what = "an output" if self.cell is None else str(self.cell)
+        what = ", ".join(str(cell) for cell in self.cells) or "an output"
         return (
             f"{what} of {self.source} (iteration {self.source_iteration})"
             f" is taken by {self.target} (iteration {self.target_iteration})"
@@ -54,7 +59,7 @@ class LoopIndependence:
     count : int or None
         Declared iterations.
     flows : tuple of Flow
-        One for each pair of nodes and state object (or output), the first seen.
+        One for each pair of nodes and state object (or output): the first calls, and all cells.
     reason : str
         Why it is dependent, where that is no flow: no fixed count, or iterations inside an opaque call.
     written : tuple of str
@@ -125,18 +130,14 @@ def loop_independence(graph: CallGraph, loop: str) -> LoopIndependence:
             )
         reason = f"its iterations are inside {around}, which runs as one unit: {graph.opaque[around]}"
         return LoopIndependence(loop, "dependent", node.count, reason=reason)
-    flows: dict[tuple[str, str, str], Flow] = {}
-    for calls in instances.values():
-        for flow in _flows(loop, calls):
-            nodes = graph.by_id[flow.source].node, graph.by_id[flow.target].node
-            flows.setdefault((*nodes, flow.cell.state if flow.cell else ""), flow)
+    flows = _first(graph, (flow for calls in instances.values() for flow in _flows(loop, calls)))
     reason = "its number of iterations is not fixed" if node.count is None else ""
     kind: Literal["free", "dependent"] = "dependent" if flows or reason else "free"
     return LoopIndependence(
         loop,
         kind,
         node.count,
-        tuple(flows.values()),
+        flows,
         reason,
         *_storage(graph, {name: _by_iteration(calls, loop) for name, calls in instances.items()}),
     )
@@ -173,6 +174,18 @@ def _execution(origin: str, position: int) -> str:
     return origin
 
 
+def _first(graph: CallGraph, flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """One flow for each pair of nodes and state object, with all its cells."""
+    found: dict[tuple[str, str, str], Flow] = {}
+    cells: dict[tuple[str, str, str], dict[Cell, None]] = defaultdict(dict)
+    for flow in flows:
+        state = flow.cell.state if flow.cell else ""
+        key = (graph.by_id[flow.source].node, graph.by_id[flow.target].node, state)
+        found.setdefault(key, flow)
+        cells[key].update(dict.fromkeys(flow.cells))
+    return tuple(replace(flow, cells=tuple(cells[key])) for key, flow in found.items())
+
+
 def _flows(loop: str, calls: tuple[Call, ...]) -> Iterator[Flow]:
     iteration = {call.id: call.iteration[loop] for call in calls}
     writers: dict[tuple[Cell, str], str] = {}
@@ -188,7 +201,7 @@ def _flows(loop: str, calls: tuple[Call, ...]) -> Iterator[Flow]:
         for access in call.accesses:
             writer = writers.get((access.cell, access.sees)) if access.sees else None
             if writer is not None and iteration[writer] != here:
-                yield Flow(writer, call.id, iteration[writer], here, access.cell)
+                yield Flow(writer, call.id, iteration[writer], here, (access.cell,))
 
 
 class _Sharing(NamedTuple):
@@ -242,13 +255,15 @@ def _region_loop(graph: CallGraph, loop: str) -> LoopIndependence:
         for access in call.accesses:
             if access.mode != "read":
                 last[access.cell] = call
-    flows: dict[tuple[str, str, str], Flow] = {}
-    for call in graph.calls:
-        for access in call.accesses:
-            if access.sees == INITIAL and access.cell in last:
-                writer = last[access.cell]
-                key = (writer.node, call.node, access.cell.state)
-                flows.setdefault(key, Flow(writer.id, call.id, 0, 1, access.cell))
+    flows = _first(
+        graph,
+        (
+            Flow(last[access.cell].id, call.id, 0, 1, (access.cell,))
+            for call in graph.calls
+            for access in call.accesses
+            if access.sees == INITIAL and access.cell in last
+        ),
+    )
     reasons = []
     if graph.nodes[loop].count is None:
         reasons.append("its number of iterations is not fixed")
@@ -261,7 +276,7 @@ def _region_loop(graph: CallGraph, loop: str) -> LoopIndependence:
         loop,
         "dependent" if flows or reasons else "free",
         graph.nodes[loop].count,
-        tuple(flows.values()),
+        flows,
         "; ".join(reasons),
         *sharing,
     )

@@ -144,14 +144,15 @@ def within(view: View | None, outer: View | None) -> tuple[bool, View | None]:
     """Say whether `view` lies in `outer`, both views of one array, and give it as a view of `outer`."""
     if outer is None:
         return True, view
-    if view == outer:
+    if view is None or view.dtype != outer.dtype:
+        return False, None
+    if (view.offset, view.shape, view.strides) == (outer.offset, outer.shape, outer.strides):
         return True, None
-    if view is None or view.dtype != outer.dtype or min((*view.strides, *outer.strides), default=0) < 0:
+    offset = view.offset - outer.offset
+    backwards = min((*view.strides, *outer.strides), default=0) < 0
+    if backwards or offset < 0 or offset + _span(view) > _span(outer):
         return False, None
-    offset, last, room = view.offset - outer.offset, _span(view), _span(outer)
-    if offset < 0 or offset + last > room:
-        return False, None
-    return True, View(offset, view.shape, view.strides, view.dtype)
+    return True, View(offset, view.shape, view.strides, view.dtype, outer.shape, outer.strides)
 
 
 def _span(view: View) -> int:
@@ -370,7 +371,7 @@ def unknown(recording: Recording, bindings: list[Pack] | list[Binding]) -> Itera
         for number, other in enumerate(runs[1:], start=1):
             found = other.get(path)
             if found != leaf:
-                yield path, f"is {_name(leaf)} in run 0 and {_name(found)} in run {number}: it was chosen"
+                yield path, f"{_changes(leaf, found, number)}: it was chosen"
                 break
     for number, other in enumerate(runs[1:], start=1):
         extra = [path for path in other if path not in runs[0]]
@@ -379,6 +380,12 @@ def unknown(recording: Recording, bindings: list[Pack] | list[Binding]) -> Itera
                 extra[0],
                 f"is {_name(other[extra[0]])} in run {number} and nothing in run 0: it was put together",
             )
+
+
+def _changes(leaf: Ref | External | Const, found: Ref | External | Const | None, run: int) -> str:
+    if isinstance(leaf, Const) and isinstance(found, Const):
+        return "is not the same in every run"
+    return f"is {_name(leaf)} in run 0 and {_name(found)} in run {run}"
 
 
 def _name(leaf: Ref | External | Const | None) -> str:
