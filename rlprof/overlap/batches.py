@@ -9,7 +9,15 @@ import numpy as np
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.specs import Key
-from rlprof.overlap.structures import children, is_array, is_tensor, kind_of, mapped, rebuilt, step
+from rlprof.overlap.values import (
+    Parts,
+    describe,
+    is_array,
+    is_tensor,
+    map_leaves,
+    put_together,
+    take_apart,
+)
 
 _AXIS_HINT = "declare the right axis in Batch(axis=...), or name what has none in shared_outputs"
 
@@ -58,7 +66,7 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0, batch_size: 
             return leaf
         if leaf.ndim <= along or _wrong(leaf.shape[along], samples, batch_size):
             raise ReplayError(
-                f"{kind_of(leaf)} has not {_wanted(samples, batch_size)} along axis {along}",
+                f"{describe(leaf)} has not {_wanted(samples, batch_size)} along axis {along}",
                 hint="name the parameters that have a batch axis in Batch(parameters=...)",
             )
         if regular is not None:
@@ -69,7 +77,7 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0, batch_size: 
             return leaf.index_select(along, torch.tensor(samples, device=leaf.device))
         return leaf.take(samples, axis=along)
 
-    return mapped(value, part)
+    return map_leaves(value, part)
 
 
 def _wrong(found: int, samples: tuple[int, ...], batch_size: int | None) -> bool:
@@ -85,10 +93,11 @@ def _wanted(samples: tuple[int, ...], batch_size: int | None) -> str:
 def _cut_sequence(value: Any, samples: tuple[int, ...], batch_size: int | None) -> Any:
     if not isinstance(value, tuple | list) or _wrong(len(value), samples, batch_size):
         raise ReplayError(
-            f"{kind_of(value)} has not {_wanted(samples, batch_size)}",
+            f"{describe(value)} has not {_wanted(samples, batch_size)}",
             hint="only lists and tuples of samples belong in Batch(sequences=...)",
         )
-    return rebuilt(type(value), range(len(samples)), [value[i] for i in samples])
+    items = tuple(value[i] for i in samples)
+    return put_together("list" if isinstance(value, list) else "tuple", tuple(range(len(items))), items)
 
 
 def join(
@@ -121,24 +130,7 @@ def join(
     order = np.array([position for part in samples for position in part], dtype=np.int64)
     inverse = None if (order == np.arange(len(order))).all() else np.argsort(order)
     joiner = _Joiner(tuple(len(part) for part in samples), inverse, axis)
-    found = children(parts[0]) if shared else None
-    if found is None:
-        return joiner.join(parts, ())
-    keys, first = found
-    items = []
-    for place, key in enumerate(keys):
-        if key in shared or (isinstance(parts[0], tuple) and place in shared):
-            items.append(first[place])
-        else:
-            items.append(joiner.join([_item(part, key) for part in parts], (key,)))
-    return rebuilt(type(parts[0]), keys, items)
-
-
-def _item(part: Any, key: Key) -> Any:
-    try:
-        return step(part, key)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ReplayError(f"parts of a batch differ in form: {kind_of(part)} has no [{key!r}]") from error
+    return joiner.join(parts, (), shared)
 
 
 class _Joiner:
@@ -147,27 +139,26 @@ class _Joiner:
     def __init__(self, sizes: tuple[int, ...], inverse: Any, axis: int) -> None:
         self.sizes, self.inverse, self.axis = sizes, inverse, axis
 
-    def join(self, parts: list[Any], at: Path) -> Any:
+    def join(self, parts: list[Any], at: Path, shared: tuple[Key, ...] = ()) -> Any:
         first = parts[0]
-        found = children(first)
-        if found is not None:
-            keys = found[0]
-            for part in parts:
-                other = children(part)
-                if type(part) is not type(first) or other is None or other[0] != keys:
-                    raise ReplayError(
-                        f"parts of a batch differ in form{_at(at)}: {kind_of(first)} and {kind_of(part)}",
-                        hint="a list with one item for each sample cannot be joined; return an array",
-                    )
-            items = [self.join([step(part, key) for part in parts], (*at, key)) for key in keys]
-            return rebuilt(type(first), keys, items)
+        whole = take_apart(first)
+        if whole is not None:
+            rows = [_like(part, whole, first, at) for part in parts]
+            named = isinstance(first, tuple)  # a named tuple's items have positions too
+            items = tuple(
+                whole.items[place]
+                if key in shared or (named and place in shared)
+                else self.join([row[place] for row in rows], (*at, key))
+                for place, key in enumerate(whole.keys)
+            )
+            return put_together(whole.kind, whole.keys, items)
         if is_array(first) and first.ndim:
             return self.arrays(parts, at)
         result = is_array(first) or isinstance(first, bool | int | float | complex | str | bytes | np.generic)
         if not result and all(part is first for part in parts):
             return first  # None, or an object that every part hands through
         raise ReplayError(
-            f"each part of a batch returned {kind_of(first)}{_at(at)}: the whole batch's is not known",
+            f"each part of a batch returned {describe(first)}{_at(at)}: the whole batch's is not known",
             hint="name it in Batch(shared_outputs=...) if it is the same for every part, or return an array",
         )
 
@@ -176,7 +167,7 @@ class _Joiner:
         for part, size in zip(parts, self.sizes, strict=True):
             if not is_array(part) or part.ndim <= axis or part.shape[axis] != size:
                 raise ReplayError(
-                    f"a part with {size} samples returned {kind_of(part)}{_at(at)}:"
+                    f"a part with {size} samples returned {describe(part)}{_at(at)}:"
                     f" axis {axis} is not that of samples",
                     hint=_AXIS_HINT,
                 )
@@ -191,6 +182,22 @@ class _Joiner:
             return whole.index_select(axis, torch.from_numpy(self.inverse).to(whole.device))
         array = np.concatenate(parts, axis=axis)
         return array if self.inverse is None else array.take(self.inverse, axis=axis)
+
+
+def _like(part: Any, whole: Parts, first: Any, at: Path) -> tuple[Any, ...]:
+    """Items of a part, which must be of the form of the first."""
+    found = take_apart(part)
+    if found is None or (found.kind, found.keys) != (whole.kind, whole.keys):
+        raise ReplayError(
+            f"parts of a batch differ in form{_at(at)}: {_form(first)} and {_form(part)}",
+            hint="a list with one item for each sample cannot be joined; return an array",
+        )
+    return found.items
+
+
+def _form(value: Any) -> str:
+    parts = take_apart(value)
+    return describe(value) if parts is None else f"a {type(value).__name__} of {len(parts.keys)}"
 
 
 def _at(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from rlprof.overlap.structures import children, is_tensor
+from rlprof.overlap.values import is_tensor, take_apart
 from rlprof.taskgraph import Pending
 
 
@@ -121,9 +121,9 @@ class DeviceRun:
 
 
 def _cuda_tensors(value: Any) -> Iterator[Any]:
-    found = children(value)
-    if found is not None:
-        for item in found[1]:
+    parts = take_apart(value)
+    if parts is not None:
+        for item in parts.items:
             yield from _cuda_tensors(item)
     elif is_tensor(value) and value.is_cuda:
         yield value

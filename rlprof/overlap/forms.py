@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlprof.overlap.specs import Key
-from rlprof.overlap.structures import children, is_array, kind_of
+from rlprof.overlap.values import describe, is_array, take_apart
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 
@@ -46,10 +46,9 @@ class Form:
 def form_of(value: Any) -> Form:
     """Describe a value: nested tuples, lists, dicts and dataclasses down to arrays, numbers, objects."""
     kind = type(value).__name__
-    found = children(value)
-    if found is not None:
-        keys, items = found
-        return Form(kind, keys, tuple(form_of(item) for item in items))
+    parts = take_apart(value)
+    if parts is not None:
+        return Form(kind, parts.keys, tuple(form_of(item) for item in parts.items))
     if is_array(value):
         return Form(kind, shape=tuple(value.shape), dtype=str(value.dtype))
     if isinstance(value, _VALUES):
@@ -105,4 +104,4 @@ def _shown(form: Form) -> str:
         return f"{form.kind} of {form.dtype}, shape {form.shape}"
     if form.keys:
         return f"{form.kind} with {', '.join(map(repr, form.keys[:8]))}"
-    return kind_of(form.value) if form.fixed else f"a {form.kind}"
+    return describe(form.value) if form.fixed else f"a {form.kind}"

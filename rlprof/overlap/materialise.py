@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from rlprof.overlap.batches import cut, join
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Path, Ref, Slice, View
-from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.strided import take_view
-from rlprof.overlap.structures import is_array, kind_of, rebuilt, step
+from rlprof.overlap.errors import OverlapError, ReplayError
+from rlprof.overlap.specs import Key
+from rlprof.overlap.values import apply_view, describe, is_array, put_together
 
 #: Arguments of a region.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 HINT = "the program no longer does what was recorded: uninstall the replacement, or record the region again"
-_PLAIN = {"tuple": tuple, "list": list, "dict": dict}
+_PLAIN = {"tuple": "tuple", "list": "list", "dict": "dict"}
 
 
 def materialise(
@@ -61,10 +63,10 @@ def materialise(
         return constants[binding.name]
     if isinstance(binding, Pack):
         made = _PLAIN.get(binding.kind) or constants.get(binding.kind)
-        if not isinstance(made, type):
+        if made is None:
             raise ReplayError(f"the recording has no type {binding.kind!r}")
-        items = [materialise(item, outputs, external, constants, batch_size) for item in binding.items]
-        return rebuilt(made, binding.keys, items)
+        items = tuple(materialise(item, outputs, external, constants, batch_size) for item in binding.items)
+        return put_together(made, binding.keys, items)
     if isinstance(binding, Slice):
         inside = isinstance(binding.of, Slice)  # its whole is a part itself
         of = materialise(binding.of, outputs, external, constants, batch_size)
@@ -76,15 +78,42 @@ def materialise(
 def _part(value: Any, path: Path, wanted: View | None, where: str) -> Any:
     for depth, key in enumerate(path):
         try:
-            value = step(value, key)
+            value = _step(value, key)
         except (LookupError, AttributeError, TypeError) as error:
             at = "".join(f"[{k!r}]" for k in path[: depth + 1])
-            raise ReplayError(f"{where} has no {at}: there is {kind_of(value)}", hint=HINT) from error
+            raise ReplayError(f"{where} has no {at}: there is {describe(value)}", hint=HINT) from error
     if wanted is None:
         return value
     if not is_array(value):
-        raise ReplayError(f"{where} holds {kind_of(value)} where an array was recorded", hint=HINT)
+        raise ReplayError(f"{where} holds {describe(value)} where an array was recorded", hint=HINT)
+    _check_whole(value, wanted, where)
     try:
-        return take_view(value, wanted)
-    except ValueError as error:
-        raise ReplayError(f"{where} holds {kind_of(value)}: {error}", hint=HINT) from error
+        return apply_view(value, wanted)
+    except OverlapError as error:
+        raise ReplayError(f"{where}: {error}", hint=HINT) from error
+
+
+def _step(value: Any, key: Key) -> Any:
+    if isinstance(value, Mapping) or isinstance(key, int):
+        return value[key]
+    return getattr(value, key)
+
+
+def _check_whole(array: Any, wanted: View, where: str) -> None:
+    """Raise unless an array has the shape and strides that it had when a view of it was recorded."""
+    shape = tuple(array.shape)
+    if wanted.whole_shape is not None and shape != wanted.whole_shape:
+        raise ReplayError(
+            f"{where} holds {describe(array)}, recorded was the shape {wanted.whole_shape}", hint=HINT
+        )
+    if wanted.whole_strides is None or 0 in shape:
+        return
+    if isinstance(array, np.ndarray):
+        strides = tuple(s // array.itemsize for s in array.strides)
+    else:
+        strides = tuple(array.stride())
+    if any(n > 1 and a != b for n, a, b in zip(shape, strides, wanted.whole_strides, strict=True)):
+        raise ReplayError(
+            f"{where} holds {describe(array)} of strides {strides}, recorded were {wanted.whole_strides}",
+            hint=HINT,
+        )
