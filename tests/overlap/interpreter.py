@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.overlap.declarations import Generated
-from tests.overlap.runtime import Log, Probe, digest, names, start
+from tests.overlap.runtime import Log, Probe, digest, names, rows_of_keys, start
 
 _POOL = ThreadPoolExecutor(2, thread_name_prefix="future of a generated program")
 
@@ -27,12 +30,15 @@ class World:
         An instance of its class ``Main``.
     probe, log : Probe, Log
         What its methods call.
+    classes : dict of str to type
+        Classes of the components.
     """
 
     program: Generated
     main: Any
     probe: Probe
     log: Log
+    classes: dict[str, type]
 
     def iterate(self, iteration: int) -> Any:
         """Run one iteration on its data."""
@@ -59,11 +65,12 @@ class World:
         return seen
 
 
-def build(program: Generated) -> World:
-    """Execute the program's text and make its objects."""
-    space = names() | {"asyncio": asyncio, "pool": _POOL}
+def build(program: Generated, noise: Callable[..., Any]) -> World:
+    """Execute the program's text and make its objects; `noise` is what its methods draw with."""
+    space = names() | {"asyncio": asyncio, "pool": _POOL, "noise": noise}
     exec(compile(program.source, f"<program {program.seed}>", "exec"), space)
-    return World(program, space["Main"](), space["probe"], space["log"])
+    classes = {name: space[name.capitalize()] for name in program.components}
+    return World(program, space["Main"](), space["probe"], space["log"], classes)
 
 
 def data_of(program: Generated, iteration: int) -> np.ndarray:
@@ -96,7 +103,10 @@ class Outcome:
 
 def interpret(program: Generated, iterations: int) -> list[Outcome]:
     """Run iterations and tell what each of them did."""
-    world = build(program)
+    labels = _Labels(program.seed)
+    world = build(program, labels.noise)
+    if "noise(" in program.source:
+        labels.follow(world)
     outcomes = []
     for iteration in range(iterations):
         world.probe.seen = []
@@ -104,3 +114,73 @@ def interpret(program: Generated, iterations: int) -> list[Outcome]:
         rollouts, updates = world.record()
         outcomes.append(Outcome(output, world.state(), rollouts, updates, world.probe.seen))
     return outcomes
+
+
+class _Labels:
+    """Names of the running calls, which random draws are keyed by, followed in the simplest way."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        # of each running call: its label, calls of each node inside it so far, draws so far
+        self.running: list[tuple[str, dict[str, int], list[int]]] = [("", {}, [0])]
+
+    def noise(self, count: int, samples: Sequence[int] | None = None) -> np.ndarray:
+        """One random number for each row, shape (count, 1)."""
+        label, _, draws = self.running[-1]
+        text = f"{self.seed}\0\0{label}\0{draws[0]}\0"
+        draws[0] += 1
+        keys = [
+            hashlib.blake2b((text + str(row)).encode(), digest_size=16).digest()
+            for row in (range(count) if samples is None else samples)
+        ]
+        return rows_of_keys(keys)
+
+    def follow(self, world: World) -> None:
+        """Have the methods and loops of a program tell when they start and end."""
+        for site in world.program.sites:
+            owner = world.main if site.owner == "main" else getattr(world.main, site.owner)
+            native = getattr(owner, site.name)
+            if site.kind == "loop":
+                setattr(owner, site.name, self._marked(site.name))
+            elif inspect.iscoroutinefunction(native):
+                setattr(owner, site.name, self._coroutine(site.name, native))
+            else:
+                setattr(owner, site.name, self._called(site.name, native, site.kind == "body"))
+
+    def _enter(self, name: str, loop: bool) -> None:
+        above, counts, _ = self.running[-1]
+        place = counts.get(name, 0)
+        counts[name] = place + 1
+        step = f"{name}[{place}]" if loop else f"{name}#{place}" if place else name
+        self.running.append((f"{above}/{step}" if above else step, {}, [0]))
+
+    def _called(self, name: str, native: Callable[..., Any], loop: bool) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._enter(name, loop)
+            try:
+                return native(*args, **kwargs)
+            finally:
+                self.running.pop()
+
+        return call
+
+    def _coroutine(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._enter(name, False)
+            try:
+                return await native(*args, **kwargs)
+            finally:
+                self.running.pop()
+
+        return call
+
+    def _marked(self, name: str) -> Callable[[Iterable[int]], Iterator[int]]:
+        def loop(iterations: Iterable[int]) -> Iterator[int]:
+            for item in iterations:
+                self._enter(name, True)
+                try:
+                    yield item
+                finally:
+                    self.running.pop()
+
+        return loop

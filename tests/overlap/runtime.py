@@ -109,3 +109,8 @@ def names() -> dict[str, Any]:
     """Global names of a generated program, new ones for each."""
     exported: tuple[Callable[..., Any] | type, ...] = (Box, Fault, start, mix, plain_loop)
     return {item.__name__: item for item in exported} | {"np": np, "probe": Probe(), "log": Log()}
+
+
+def rows_of_keys(keys: list[bytes]) -> np.ndarray:
+    """Random keys of 16 bytes as numbers, shape (rows, 1)."""
+    return np.frombuffer(b"".join(keys), dtype=np.uint64).reshape(-1, 2)[:, :1]

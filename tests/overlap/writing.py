@@ -48,6 +48,7 @@ class Writer:
         self.sites: list[Site] = []
         self.number = 0
         self.calls = 0
+        self.draws = self.chance(0.25)  # its methods draw random numbers
         #: unusual ways of calling that this program has
         self.flavours = {
             f for f in ("coroutine", "future", "buffer", "argument") if self.draw.random() < 0.15
@@ -131,13 +132,17 @@ class Writer:
         if any(self.states[s].kind == "rows" for s in modes):
             body.append("at = slice(None) if samples is None else samples" if batched else "at = slice(None)")
         body.append(f"h = mix({', '.join([str(salt), *terms, *own])})")
+        rowed = any(kind != "vector" for _, kind in inputs)
+        if self.draws and rowed and flavour in ("call", "coroutine") and self.chance(0.4):
+            told = ", samples" if takes_samples and self.chance(0.5) else ""
+            body.append(f"h = mix(2, h, noise(len(h){told}))")
         body.append(f"probe({name!r}, h)")
         if role == "update":
             body.append(f"log.update({name!r}, mix({', '.join(['1', *terms])}))")
         weights = [s for s in modes if self.states[s].weights and modes[s] == "read"]
         for state in weights:
             body.append(f"log.rollout({name!r}, mix({', '.join(['1', *terms])}), self.main.{state})")
-        if not batched and any(kind != "vector" for _, kind in inputs):
+        if not batched and rowed:
             body.append("h = mix(3, h, h.sum(axis=0))")
         for i, (declaration, where) in enumerate(writes):
             value = f"mix({i + 4}, h)"
