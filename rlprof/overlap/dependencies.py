@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from rlprof.overlap.bindings import sources
-from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
+from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
+from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.specs import Cell
 
 #: `data`: an output is an input; `state`: a version is read that the source wrote; `storage`: the target
@@ -51,43 +53,58 @@ def dependencies(graph: CallGraph) -> tuple[Dependency, ...]:
     tuple of Dependency
         Without repetitions, sorted by target's place, then source's.
 
+    Raises
+    ------
+    OverlapError
+        If no order of the calls could give each what it needs: an argument or a version comes from a call
+        that is not in the graph, or a version is looked for in a copy in which another one lies by then.
+
     Notes
     -----
-    Versions of one storage copy of a cell are written in native order. A write waits for the writer and all
-    readers of the version before it in the same copy.
+    Rose, section 4.2.2, and our rule for storage: the versions that lie in one copy of a cell are written in
+    native order, and a write waits for the writer and all readers of the version that it overwrites. A
+    refresh waits for no value, only for storage. The parts of a split call are writers of one version: who
+    needs it waits for every part that has the cell.
     """
     found: dict[Dependency, None] = {}
+    writers: dict[tuple[Cell, str], list[str]] = {}
+    users: dict[tuple[Cell, int], list[tuple[Call, Access]]] = {}
     for call in graph.calls:
         for source in sources(call.arguments):
+            if source not in graph.by_id:
+                raise OverlapError(f"{call.id} needs an output of {source}, which is no call of the graph")
             found[Dependency(source, call.id, "data")] = None
-    writers: dict[tuple[Cell, str], list[Call]] = {}
-    users: dict[tuple[Cell, int], list[Call]] = {}
-    for call in graph.calls:
         for access in call.accesses:
-            users.setdefault((access.cell, access.copy), []).append(call)
+            users.setdefault((access.cell, access.copy), []).append((call, access))
             if access.mode != "read":
-                writers.setdefault((access.cell, call.origin), []).append(call)
+                writers.setdefault((access.cell, call.origin), []).append(call.id)
     for call in graph.calls:
         for access in call.accesses:
-            if access.sees not in (None, INITIAL):
-                for writer in writers.get((access.cell, access.sees), ()):
-                    if writer.id != call.id:
-                        found[Dependency(writer.id, call.id, "state", str(access.cell))] = None
-    for (cell, _), calls in users.items():
-        for dependency in _storage(cell, calls):
-            found[dependency] = None
+            if access.sees is None or access.sees == INITIAL:
+                continue
+            if (access.cell, access.sees) not in writers:
+                raise OverlapError(
+                    f"{call.id} needs {access.cell} as {access.sees} writes it, and no call of the graph does"
+                )
+            for writer in writers[access.cell, access.sees]:
+                found[Dependency(writer, call.id, "state", str(access.cell))] = None
+    for (cell, copy), uses in users.items():
+        found.update(dict.fromkeys(_storage(cell, copy, uses)))
     place = {call.id: i for i, call in enumerate(graph.calls)}
     return tuple(sorted(found, key=lambda d: (place[d.target], place[d.source], d.kind, d.item)))
 
 
-def _storage(cell: Cell, calls: list[Call]) -> list[Dependency]:
-    """Order between users of one storage copy: `calls` are in native order."""
-    found = []
-    present: list[Call] = []  # who wrote or read the version that lies there now
-    for call in calls:
-        access = next(a for a in call.accesses if a.cell == cell)
+def _storage(cell: Cell, copy: int, uses: list[tuple[Call, Access]]) -> Iterator[Dependency]:
+    """Order between users of one storage copy: `uses` are in native order."""
+    version = None if copy else INITIAL  # a spare object holds no version when the region starts
+    present: list[str] = []  # who wrote or read the version that lies there now
+    for call, access in uses:
+        if access.sees != version and access.sees is not None:
+            seen = "the initial version" if access.sees == INITIAL else f"what {access.sees} writes"
+            there = {None: "nothing", INITIAL: "the initial version"}.get(version, f"what {version} writes")
+            raise OverlapError(f"{call.id} needs {seen} in copy {copy} of {cell}, where {there} lies by then")
         if access.mode != "read":
-            found += [Dependency(other.id, call.id, "storage", str(cell)) for other in present]
-            present = []
-        present.append(call)
-    return found
+            for other in present:
+                yield Dependency(other, call.id, "storage", str(cell))
+            version, present = call.origin, []
+        present.append(call.id)
