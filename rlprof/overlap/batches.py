@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,8 @@ import numpy as np
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.specs import Key
-from rlprof.overlap.values import (
-    Parts,
-    describe,
-    is_array,
-    is_tensor,
-    map_leaves,
-    put_together,
-    take_apart,
-)
+from rlprof.overlap.structures import is_tensor, put_together
+from rlprof.overlap.values import Parts, describe, is_array, take_apart
 
 _AXIS_HINT = "declare the right axis in Batch(axis=...), or name what has none in shared_outputs"
 
@@ -77,7 +71,14 @@ def cut(value: Any, samples: tuple[int, ...], axis: int | None = 0, batch_size: 
             return leaf.index_select(along, torch.tensor(samples, device=leaf.device))
         return leaf.take(samples, axis=along)
 
-    return map_leaves(value, part)
+    return _mapped(value, part)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    parts = take_apart(value)
+    if parts is None:
+        return change(value)
+    return put_together(parts.kind, parts.keys, tuple(_mapped(item, change) for item in parts.items))
 
 
 def _wrong(found: int, samples: tuple[int, ...], batch_size: int | None) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from rlprof.overlap.values import is_tensor, take_apart
+from rlprof.overlap.structures import is_tensor
+from rlprof.overlap.values import take_apart
 from rlprof.taskgraph import Pending
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import Call, CallGraph
@@ -25,12 +26,27 @@ from rlprof.taskgraph import (
     SerialBackend,
     Task,
     TaskFailedError,
+    TaskGraph,
     ThreadBackend,
     run,
 )
 
 #: Makes the back end of a run from its payloads.
 MakeBackend = Callable[[Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]], Backend]
+
+
+#: Order of dispatch of a run: larger first, shape (tasks,).
+Priorities = Callable[[TaskGraph], npt.NDArray[np.float64]]
+
+
+class Watcher(Protocol):
+    """Sees every call of a run, from the thread in which it runs."""
+
+    def started(self, call: Call, arguments: Arguments) -> None:
+        """A call is about to run."""
+
+    def ended(self, call: Call) -> None:
+        """It has returned; its device work may go on, but nobody has its output yet."""
 
 
 @runtime_checkable
@@ -86,18 +102,20 @@ class Executor:
         external: Arguments,
         *,
         backend: MakeBackend | None = None,
+        priorities: Priorities | None = None,
+        watcher: Watcher | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         cancellation: Cancellation | None = None,
     ) -> tuple[Any, RunRecord]:
         """Run once; see `execute`."""
-        state = _Run(self, external, loop)
+        state = _Run(self, external, loop, watcher)
         calls = dict.fromkeys({call.node for call in self.graph.calls}, state.call)
         failure: BaseException | None = None
         try:
             result = run(
                 self.tasks,
                 (backend or self._backend)(calls),
-                priority=self._priority,
+                priority=self._priority if priorities is None else priorities(self.tasks),
                 cancellation=cancellation,
                 keep=self._results,
             )
@@ -121,9 +139,13 @@ class _Run:
     """What belongs to one run."""
 
     def __init__(
-        self, executor: Executor, external: Arguments, loop: asyncio.AbstractEventLoop | None
+        self,
+        executor: Executor,
+        external: Arguments,
+        loop: asyncio.AbstractEventLoop | None,
+        watcher: Watcher | None,
     ) -> None:
-        self.executor, self.external = executor, external
+        self.executor, self.external, self.watcher = executor, external, watcher
         self.completer = Completer(loop)
         self.device = DeviceRun(executor._streams)
         self.context = contextvars.copy_context()
@@ -143,8 +165,12 @@ class _Run:
                 raise ReplayError(f"{call.id} passes {name!r} itself, which is given to parts of a batch")
             kwargs[name] = value
         lane = executor._lane[call.id]
+        if self.watcher is not None:
+            self.watcher.started(call, (args, kwargs))
         with at_call(self.region, call):
             output = self.device.call(lane, entry, args, kwargs, self.completer.value)
+        if self.watcher is not None:
+            self.watcher.ended(call)
         return output if call.id in executor._needed else _forget(output)
 
 
@@ -189,6 +215,8 @@ def execute(
     external: Arguments = ((), {}),
     *,
     backend: MakeBackend | None = None,
+    priorities: Priorities | None = None,
+    watcher: Watcher | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
     cancellation: Cancellation | None = None,
 ) -> tuple[Any, RunRecord]:
@@ -207,6 +235,10 @@ def execute(
     backend : callable, optional
         Makes the back end from its payloads, such as `SerialBackend`; by default as many threads as there are
         streams, and the calling thread alone for one.
+    priorities : callable, optional
+        Order of dispatch, asked for each run; by default `rlprof.overlap.lower.priorities`.
+    watcher : Watcher, optional
+        Sees the calls, as `rlprof.overlap.semantics.Watch` does.
     loop : asyncio.AbstractEventLoop, optional
         A loop that runs in another thread, for coroutines; one is started if needed.
     cancellation : Cancellation, optional
@@ -229,5 +261,10 @@ def execute(
         If the run was cancelled, or a call would have seen another version of state than it needs.
     """
     return Executor(graph, entries, constants).run(
-        external, backend=backend, loop=loop, cancellation=cancellation
+        external,
+        backend=backend,
+        priorities=priorities,
+        watcher=watcher,
+        loop=loop,
+        cancellation=cancellation,
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rlprof.overlap.batches import cut, join
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Path, Ref, Slice, View
-from rlprof.overlap.errors import OverlapError, ReplayError
+from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.specs import Key
-from rlprof.overlap.values import apply_view, describe, is_array, put_together
+from rlprof.overlap.strided import take_view
+from rlprof.overlap.structures import put_together
+from rlprof.overlap.values import describe, is_array
 
 #: Arguments of a region.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -86,34 +86,13 @@ def _part(value: Any, path: Path, wanted: View | None, where: str) -> Any:
         return value
     if not is_array(value):
         raise ReplayError(f"{where} holds {describe(value)} where an array was recorded", hint=HINT)
-    _check_whole(value, wanted, where)
     try:
-        return apply_view(value, wanted)
-    except OverlapError as error:
-        raise ReplayError(f"{where}: {error}", hint=HINT) from error
+        return take_view(value, wanted)
+    except ValueError as error:
+        raise ReplayError(f"{where} holds {describe(value)}: {error}", hint=HINT) from error
 
 
 def _step(value: Any, key: Key) -> Any:
     if isinstance(value, Mapping) or isinstance(key, int):
         return value[key]
     return getattr(value, key)
-
-
-def _check_whole(array: Any, wanted: View, where: str) -> None:
-    """Raise unless an array has the shape and strides that it had when a view of it was recorded."""
-    shape = tuple(array.shape)
-    if wanted.whole_shape is not None and shape != wanted.whole_shape:
-        raise ReplayError(
-            f"{where} holds {describe(array)}, recorded was the shape {wanted.whole_shape}", hint=HINT
-        )
-    if wanted.whole_strides is None or 0 in shape:
-        return
-    if isinstance(array, np.ndarray):
-        strides = tuple(s // array.itemsize for s in array.strides)
-    else:
-        strides = tuple(array.stride())
-    if any(n > 1 and a != b for n, a, b in zip(shape, strides, wanted.whole_strides, strict=True)):
-        raise ReplayError(
-            f"{where} holds {describe(array)} of strides {strides}, recorded were {wanted.whole_strides}",
-            hint=HINT,
-        )

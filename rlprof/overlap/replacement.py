@@ -15,7 +15,7 @@ from rlprof.errors import UsageError
 from rlprof.overlap.bindings import Binding, External, leaves
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.execute import Executable, Executor, MakeBackend
+from rlprof.overlap.execute import Executable, Executor, MakeBackend, Priorities, Watcher
 from rlprof.overlap.forms import Form, mismatch
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import Cancellation, RunRecord
@@ -47,8 +47,10 @@ class Replacement:
         What is done with other arguments.
     interface : {"value", "coroutine", "future"}, optional
         What a call returns; by default a coroutine if `native` is a coroutine function, else the value.
-    backend : callable, optional
+    backend, priorities : callable, optional
         As for `rlprof.overlap.execute.execute`.
+    watch : callable, optional
+        Makes the watcher of each call.
 
     Attributes
     ----------
@@ -72,6 +74,8 @@ class Replacement:
         on_mismatch: Literal["error", "native"] = "error",
         interface: Interface | None = None,
         backend: MakeBackend | None = None,
+        priorities: Priorities | None = None,
+        watch: Callable[[], Watcher] | None = None,
     ) -> None:
         if on_mismatch not in ("error", "native"):
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
@@ -79,7 +83,9 @@ class Replacement:
         self.native = native
         self.executor = Executor(graph, entries, constants)
         self.last_record: RunRecord | None = None
-        self._form, self._on_mismatch, self._backend = form, on_mismatch, backend
+        self._form, self._on_mismatch = form, on_mismatch
+        self._how: dict[str, Any] = {"backend": backend, "priorities": priorities}
+        self._watch = watch
         self._interface = interface or ("coroutine" if inspect.iscoroutinefunction(native) else "value")
         self._lock = threading.Lock()
         self._external = _external(graph)
@@ -126,7 +132,8 @@ class Replacement:
 
     def _run(self, external: Arguments, **how: Any) -> Any:
         with self._lock:
-            output, self.last_record = self.executor.run(external, backend=self._backend, **how)
+            watcher = None if self._watch is None else self._watch()
+            output, self.last_record = self.executor.run(external, watcher=watcher, **self._how, **how)
         return output
 
     async def _coroutine(self, external: Arguments) -> Any:
