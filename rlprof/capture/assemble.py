@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SESSION_FILE = "session.json"
 #: Tables of the parts that go into the capture with a process number and shifted times.
 EVENTS = ("ranges", "kernels", "copies", "api")
+#: Tables of samples, and the text column that they are sorted by first.
+SAMPLES = {"activity": "source", "counters": "metric"}
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def assemble(folder: Path, out: Path, *, force: bool = False, progress: Progress
     last = facts.end_ns or max([facts.start_ns + 1, *(_last_ns(p) for p in parts)])
     lo, hi = facts.keep_ns[0] or facts.start_ns, min(facts.keep_ns[1] or last, last)
     tables = {name: _events(name, program, facts.start_ns, (lo, hi)) for name in EVENTS}
-    tables["activity"] = _activity(parts, facts.start_ns, (lo, hi))
+    for name, first in SAMPLES.items():
+        tables[name] = _samples(name, first, parts, facts.start_ns, (lo, hi))
     tables["loop_counts"] = _loop_counts(program)
     held = {name: t for name, t in tables.items() if t is not None}
     held["devices"] = _devices(samplers, held)
@@ -194,12 +197,14 @@ def _events(
     return pa.concat_tables(found).unify_dictionaries() if found else None
 
 
-def _activity(parts: Sequence[ProcessParts], origin_ns: int, keep: tuple[int, int]) -> pa.Table | None:
+def _samples(
+    name: str, first: str, parts: Sequence[ProcessParts], origin_ns: int, keep: tuple[int, int]
+) -> pa.Table | None:
     """Samples of all devices, sorted as a trace wants them; those outside the kept span are left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = [p.tables["activity"] for p in parts if "activity" in p.tables]
+    found = [p.tables[name] for p in parts if name in p.tables]
     if not found:
         return None
     table = pa.concat_tables(found).unify_dictionaries()
@@ -208,7 +213,7 @@ def _activity(parts: Sequence[ProcessParts], origin_ns: int, keep: tuple[int, in
         index = table.schema.get_field_index(column)
         table = table.set_column(index, column, pc.subtract(table[column], origin_ns))
     # dictionaries do not sort: by their text
-    plain = table.append_column("text", table["source"].cast(pa.string()))
+    plain = table.append_column("text", table[first].cast(pa.string()))
     order = pc.sort_indices(plain, [(c, "ascending") for c in ("text", "device", "start_ns")])
     return table.take(order)
 
@@ -237,7 +242,7 @@ def _devices(samplers: Sequence[ProcessParts], held: Mapping[str, pa.Table]) -> 
     for part in samplers:
         if (described := part.tables.get("devices")) is not None:
             rows.update({int(row["device"]): row for row in described.to_pylist()})
-    for name in ("kernels", "copies", "activity"):
+    for name in ("kernels", "copies", *SAMPLES):
         if name in held:
             for number in held[name]["device"].unique().to_pylist():
                 if number is not None and number >= 0:
@@ -300,6 +305,7 @@ def _missing(held: Mapping[str, Any], facts: SessionFacts) -> dict[str, str]:
         "copies": "copies were not recorded; capture with --kernels",
         "api": "API calls are not recorded by rlprof capture",
         "activity": f"no activity sample was recorded (sampler: {facts.backend})",
+        "counters": "no further hardware counter was asked for: --metrics NAME",
         "loop_counts": "the program stated no loop count",
     }
     return {name: why for name, why in reasons.items() if name not in held}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Tables of a part that are not (or not so) in a finished capture.
-PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes", "counters")
+PART_TABLES = ("open_ranges", "alive", "loop_counts", "notes")
 
 
 def part_schema(table: str) -> pa.Schema:
@@ -51,9 +51,6 @@ def part_schema(table: str) -> pa.Schema:
         return pa.schema([("path", text), ("count", pa.int64())])
     if table == "notes":
         return pa.schema([("text", pa.string())])
-    if table == "counters":  # a sampler's further metrics: they stay in the parts
-        times = [("start_ns", pa.int64()), ("end_ns", pa.int64())]
-        return pa.schema([("metric", text), ("device", pa.int32()), *times, ("value", pa.float64())])
     if table not in ARROW_SCHEMAS or table == "processes":
         known = sorted({*ARROW_SCHEMAS, *PART_TABLES} - {"processes"})
         raise UsageError(f"no part is called {table!r}", hint=f"one of {', '.join(known)}")

@@ -49,12 +49,15 @@ class Options:
         Numbers of the GPUs; None is all.
     kernels : bool
         Record kernels and copies of the program's processes (CUPTI activity).
+    metrics : tuple of str
+        Further hardware counters to sample (cupti only), by the names that the chip has for them.
     """
 
     backend: Backend = "auto"
     rate_hz: float | None = None
     devices: tuple[int, ...] | None = None
     kernels: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 class Session:
@@ -191,11 +194,20 @@ class Session:
         asked = self.options
         # whatever else was asked for is tried alone: `choose` refuses what it does not know, by its name
         backends = BACKENDS if asked.backend == "auto" else (cast("SamplerName", asked.backend),)
+        if asked.metrics:
+            if asked.backend not in ("auto", "cupti"):
+                raise UsageError(
+                    f"the {asked.backend} sampler reads SM activity alone",
+                    hint="--backend cupti, with --metrics",
+                )
+            backends = ("cupti",)
         choice = choose(asked.rate_hz, asked.devices, backends=backends)
         command = [sys.executable, "-m", "rlprof.capture.sampler", "--backend", choice.backend]
         command += ["--rate-hz", repr(1e9 / choice.period_ns), "--folder", str(self.folder)]
         if asked.devices is not None:
             command += ["--devices", ",".join(map(str, asked.devices))]
+        if asked.metrics:
+            command += ["--metrics", *asked.metrics]
         # a session of its own: a Ctrl-C for the program must not end it, closing its input does
         self._sampler = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -272,6 +284,8 @@ class capture:  # used as a function: `with rlprof.capture("run.rlprof"):`
         Numbers of the GPUs; all by default.
     kernels : bool
         Record kernels and copies too.
+    metrics : sequence of str
+        Further hardware counters to sample (cupti only).
     force : bool
         Replace an existing file.
 
@@ -296,10 +310,12 @@ class capture:  # used as a function: `with rlprof.capture("run.rlprof"):`
         rate_hz: float | None = None,
         devices: Sequence[int] | None = None,
         kernels: bool = False,
+        metrics: Sequence[str] = (),
         force: bool = False,
     ) -> None:
         chosen = None if devices is None else tuple(devices)
-        self._session = Session(Path(out), Options(backend, rate_hz, chosen, kernels), force=force)
+        options = Options(backend, rate_hz, chosen, kernels, tuple(metrics))
+        self._session = Session(Path(out), options, force=force)
 
     def __enter__(self) -> Session:
         from rlprof.capture import recorder

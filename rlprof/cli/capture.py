@@ -44,6 +44,10 @@ def capture(
         str | None, typer.Option(metavar="0,1", help="Numbers of the GPUs, as in nvidia-smi; all by default.")
     ] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="Record kernels and copies too.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Further hardware counters, as far as one pass reads them (cupti)."),
+    ] = None,
     start_on: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep what comes from the first range NAME on.")
     ] = None,
@@ -94,6 +98,8 @@ def capture(
         )
     with progress_bar() as progress:
         if backend is Backend.NSYS:
+            if metrics:
+                raise UsageError("nsys has a set of counters of its own", hint="--backend cupti --metrics A")
             from rlprof.capture.nsys_session import run_nsys
 
             code, made = run_nsys(
@@ -109,7 +115,8 @@ def capture(
         else:
             from rlprof.capture.session import Options, Session, run_command
 
-            options = Options(cast("SamplerName", backend.value), hertz, chosen, kernels)
+            names = tuple(n for n in (metrics or "").split(",") if n)
+            options = Options(cast("SamplerName", backend.value), hertz, chosen, kernels, names)
             session = Session(output, options, force=force)
             code, made = run_command(
                 command, session, start_on=start_on, stop_after=stop_after, progress=progress

@@ -89,6 +89,15 @@ ARROW_SCHEMAS: dict[str, pa.Schema] = {
             ("active_frac", pa.float64()),
         ]
     ),
+    "counters": pa.schema(
+        [
+            ("metric", _TEXT),
+            ("device", pa.int32()),
+            ("start_ns", pa.int64()),
+            ("end_ns", pa.int64()),
+            ("value", pa.float64()),
+        ]
+    ),
     "devices": pa.schema(
         [
             ("device", pa.int32()),

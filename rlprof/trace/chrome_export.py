@@ -1,7 +1,8 @@
 """A trace as Chrome trace JSON, for Perfetto and chrome://tracing, in the categories of PyTorch's profiler.
 
 Layout: one process row per GPU (its lanes are streams; work that overlaps on a stream gets further lanes),
-one per process of the program (its lanes are threads), and the activity samples as counters.
+one per process of the program (its lanes are threads), and the samples of activity and of further hardware
+counters as counters.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class _Layout:
 
     @classmethod
     def of(cls, trace: Trace) -> _Layout:
-        timed: tuple[TableName, ...] = ("ranges", "kernels", "copies", "api", "activity")
+        timed: tuple[TableName, ...] = ("ranges", "kernels", "copies", "api", "activity", "counters")
         starts = [trace.table(n, ["start_ns"])["start_ns"].min() for n in timed if trace.has(n)]
         first_ns = min((s for s in starts if isinstance(s, int)), default=0)
         devices = {
@@ -116,7 +117,7 @@ class _Layout:
             + (f" ({r['name']})" if r["name"] and r["name"] != f"GPU {r['device']}" else "")
             for r in trace.table("devices").iter_rows(named=True)
         }
-        with_device: tuple[TableName, ...] = ("kernels", "copies", "activity")
+        with_device: tuple[TableName, ...] = ("kernels", "copies", "activity", "counters")
         for name in with_device:
             for device in trace.table(name, ["device"])["device"].unique().drop_nulls():
                 if device >= 0:
@@ -313,37 +314,46 @@ def _host_events(trace: Trace, layout: _Layout) -> Iterator[pl.Series]:
 
 
 def _counter_events(trace: Trace, layout: _Layout) -> Iterator[pl.Series]:
-    samples = trace.table("activity")
-    for rows in samples.partition_by("source", "device", maintain_order=True):
+    percent = (pl.col("active_frac") * 100).round(4)
+    for rows in trace.table("activity").partition_by("source", "device", maintain_order=True):
         source, device = rows.select(pl.col("source").cast(pl.String), "device").row(0)
         if source == "host_cores":
             pid = HOST
             layout.process_names.setdefault(HOST, "host")
         else:
             pid = layout.gpu(device)
-        name = _COUNTERS[source]
-        for part in rows.iter_slices(CHUNK_ROWS):
-            yield part.select(
-                _line(
-                    f'{{"ph":"C","name":"{name}","pid":{pid},"ts":',
-                    _us(pl.col("start_ns") + layout.shift_ns),
-                    ',"args":{"%":',
-                    (pl.col("active_frac") * 100).round(4).fill_nan(None).cast(pl.String).fill_null("null"),
-                    "}}",
-                )
-            ).to_series()
-        # a viewer holds the last value until the next: say where that is not known
-        gaps = rows.with_columns(next_ns=pl.col("start_ns").shift(-1)).filter(
-            pl.col("next_ns") > pl.col("end_ns")
-        )
-        if len(gaps):
-            lane = layout.lanes(pid, f"{name}: no samples", 1)[0]
-            frame = gaps.select(
-                start_ns="end_ns",
-                end_ns="next_ns",
-                cat=pl.lit("trace"),
-                name=pl.lit("no samples"),
-                pid=pl.lit(pid),
-                tid=pl.lit(lane),
+        yield from _counter(rows.with_columns(shown=percent), layout, pid, _COUNTERS[source], "%")
+    for rows in trace.table("counters").partition_by("metric", "device", maintain_order=True):
+        metric, device = rows.select(pl.col("metric").cast(pl.String), "device").row(0)
+        shown = rows.with_columns(shown=pl.col("value"))
+        yield from _counter(shown, layout, layout.gpu(device), metric or "", "value")
+
+
+def _counter(rows: pl.DataFrame, layout: _Layout, pid: int, name: str, series: str) -> Iterator[pl.Series]:
+    """Counter events of the samples of one device, column `shown`, and where there are none."""
+    head = f'{{"ph":"C","name":{orjson.dumps(name).decode()},"pid":{pid},"ts":'
+    for part in rows.iter_slices(CHUNK_ROWS):
+        yield part.select(
+            _line(
+                head,
+                _us(pl.col("start_ns") + layout.shift_ns),
+                f',"args":{{"{series}":',
+                pl.col("shown").fill_nan(None).cast(pl.String).fill_null("null"),
+                "}}",
             )
-            yield from _complete(frame, layout, pl.lit("{}"))
+        ).to_series()
+    # a viewer holds the last value until the next: say where that is not known
+    gaps = rows.with_columns(next_ns=pl.col("start_ns").shift(-1)).filter(
+        pl.col("next_ns") > pl.col("end_ns")
+    )
+    if len(gaps):
+        lane = layout.lanes(pid, f"{name}: no samples", 1)[0]
+        frame = gaps.select(
+            start_ns="end_ns",
+            end_ns="next_ns",
+            cat=pl.lit("trace"),
+            name=pl.lit("no samples"),
+            pid=pl.lit(pid),
+            tid=pl.lit(lane),
+        )
+        yield from _complete(frame, layout, pl.lit("{}"))

@@ -218,7 +218,9 @@ def _build(path: Path, lines: _Lines, events: _Collector) -> Trace:
     only = (
         "the file holds timers of the program alone, no record of a GPU; give an nsys or PyTorch capture too"
     )
-    missing: dict[TableName, str] = dict.fromkeys(("kernels", "copies", "api", "activity", "devices"), only)
+    missing: dict[TableName, str] = dict.fromkeys(
+        ("kernels", "copies", "api", "activity", "counters", "devices"), only
+    )
     missing["loop_counts"] = "timers do not state how often an unmarked loop ran"
     return Trace(meta, loaders, missing, tuple(notes))
 

@@ -284,6 +284,7 @@ def _missing(tables: dict[TableName, pl.DataFrame]) -> dict[TableName, str]:
         " torch.profiler.record_function",
         "activity": "PyTorch traces hold no SM-activity counters; capture with nsys profile"
         " --gpu-metrics-devices=all",
+        "counters": "PyTorch traces hold no hardware counters",
         "devices": "the PyTorch trace describes no GPU",
         "loop_counts": "PyTorch traces do not state how often a loop ran",
     }

@@ -67,7 +67,7 @@ def trace_from_raw(raw: RawTables, *, format: str, file_name: str, notes: tuple[
     export = NsysExport(raw, file_name)
     meta, meta_notes = _meta(export, format)
     loaders: dict[TableName, Loader] = {"devices": lambda _: _devices(export)}
-    missing: dict[TableName, str] = {}
+    missing: dict[TableName, str] = {"counters": "of nsys' GPU metrics, SM activity alone is read"}
     if export.process_keys:
         loaders["processes"] = lambda _: _processes(export)
     else:

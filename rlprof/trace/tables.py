@@ -11,7 +11,9 @@ from typing import Literal, get_args
 
 import polars as pl
 
-TableName = Literal["ranges", "kernels", "copies", "api", "activity", "devices", "processes", "loop_counts"]
+TableName = Literal[
+    "ranges", "kernels", "copies", "api", "activity", "counters", "devices", "processes", "loop_counts"
+]
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
 
 STYLE = pl.Enum(["push_pop", "start_end", "operator"])
@@ -74,6 +76,15 @@ SCHEMAS: dict[TableName, dict[str, pl.DataType]] = {
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
         "active_frac": pl.Float64(),
+    },
+    # Further hardware counters that were sampled beside the activity, by the name that the chip has for them
+    # ("sm__warps_active.avg.pct_of_peak_sustained_active"); `value` is in the counter's own unit.
+    "counters": {
+        "metric": pl.Categorical(),
+        "device": pl.Int32(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "value": pl.Float64(),
     },
     # uuid serves to recognise one GPU in several captures and is never shown.
     "devices": {

@@ -174,6 +174,11 @@ class Trace:
         return self._public("activity")
 
     @property
+    def counters(self) -> pl.DataFrame | Unavailable:
+        """Further hardware counters, sampled beside the activity."""
+        return self._public("counters")
+
+    @property
     def devices(self) -> pl.DataFrame | Unavailable:
         """GPUs."""
         return self._public("devices")

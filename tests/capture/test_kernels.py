@@ -200,8 +200,9 @@ def test_cupti_kernels_on_a_gpu_without_torch(tmp_path):
         pytest.skip(f"cupti: {reason}")
     out = tmp_path / "run.rlprof"
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, str(out)], capture_output=True, text=True, check=False, timeout=90
-    )
+        [sys.executable, "-c", WITHOUT_TORCH, str(out)],
+        capture_output=True, text=True, check=False, timeout=90,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (work,) = [r for r in rows(out, "ranges") if r["name"] == "work"]
     kernels = rows(out, "kernels")

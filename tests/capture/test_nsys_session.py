@@ -1,9 +1,8 @@
-"""Sessions by Nsight Systems: signals, the report, cutting; with a stand-in for nsys, and on a GPU for real."""
+"""Sessions by Nsight Systems: signals, the report, cutting; by a stand-in for nsys, and on a GPU for real."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -54,10 +53,11 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
 def capture(
     out: Path, *command: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
+    whole = [*(sys.executable, "-m", "rlprof", "capture", "--backend", "nsys"), *options]
     return subprocess.Popen(
-        [*(sys.executable, "-m", "rlprof", "capture", "--backend", "nsys"), *options]
-        + ["-o", str(out), "--", *command],
-        cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*whole, "-o", str(out), "--", *command],
+        cwd=ROOT, env=env, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -160,7 +160,8 @@ def test_real_nsys_writes_its_report_at_sigterm(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("real_nsys")
 def test_real_nsys_starts_on_a_range(tmp_path: Path) -> None:
-    code = LOAD.format(steps=30).replace("for i in", "with rlprof.annotate('before'): time.sleep(0.2)\nfor i in")
+    before = "with rlprof.annotate('before'): time.sleep(0.2)\n"
+    code = LOAD.format(steps=30).replace("for i in", f"{before}for i in")
     running = capture(
         tmp_path / "run.rlprof", sys.executable, "-c", code,
         options=("--start-on", "step", "--stop-after", "3"),
@@ -172,4 +173,3 @@ def test_real_nsys_starts_on_a_range(tmp_path: Path) -> None:
     if (tmp_path / "run.rlprof").exists():  # where polars is
         kept = rlprof.read(tmp_path / "run.rlprof")
         assert kept.ranges.filter(~kept.ranges["cut"]).height >= 3
-    shutil.rmtree(tmp_path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,10 @@ import rlprof
 from rlprof.capture.assemble import SESSION_FILE, SessionFacts, assemble
 from rlprof.capture.clock import Anchor
 from rlprof.capture.part_reader import read_parts
+from rlprof.capture.parts import PartWriter, write_process
 from rlprof.capture.session import ENVIRONMENT, Options, Session, run_command, span_of
 from rlprof.errors import DamagedTraceError, OutputError, UsageError
+from rlprof.trace.export import export
 
 PROGRAM = """
 import os, sys, time
@@ -208,6 +211,11 @@ def cli(*arguments, **more) -> subprocess.CompletedProcess[str]:
         (["-o", "run.rlprof", "--devices", "a", "--", "true"], "is not a list of GPUs"),
         (["-o", "run.rlprof", "--stop-after", "2", "--", "true"], "--start-on"),
         (["-o", "run.rlprof", "--backend", "magic", "--", "true"], "magic"),
+        (
+            ["-o", "run.rlprof", "--backend", "host", "--metrics", "a", "--", "true"],
+            "reads SM activity alone",
+        ),
+        (["-o", "run.rlprof", "--backend", "nsys", "--metrics", "a", "--", "true"], "counters of its own"),
         (["-o", "no/such/folder/run.rlprof", "--", "true"], "cannot be made"),
         (["--assemble", "nothing.parts", "-o", "run.rlprof"], "not the folder of a capture session"),
     ],
@@ -329,6 +337,42 @@ def test_disk_full_at_the_end_keeps_the_parts(tmp_path):
     assert session.folder.is_dir()
     assert SessionFacts.read(session.folder).end_ns is not None
     assert assemble(session.folder, tmp_path / "again.rlprof").is_file()
+
+
+METRIC = "sm__warps_active.avg.pct_of_peak_sustained_active"
+
+
+def test_further_metrics_are_kept_and_shown(tmp_path):
+    """What a sampler read beside the activity is a table of the capture and a counter in a trace viewer."""
+    session = Session(tmp_path / "run.rlprof", Options(backend="none"))
+    session.start()
+    at = session.facts.start_ns
+    times = {"device": [1, 0], "start_ns": [at + 1000, at + 1000], "end_ns": [at + 2000, at + 2000]}
+    for table, own in (
+        ("activity", {"source": ["sm_counters"] * 2, "active_frac": [0.5, 0.25]}),
+        ("counters", {"metric": [METRIC] * 2, "value": [20.0, 10.0]}),
+    ):
+        writer = PartWriter(session.folder, table)
+        writer.write({**times, **own})
+        writer.close()
+    write_process(session.folder, {"label": "sampler", "sampler": {"backend": "cupti"}})
+    time.sleep(0.01)
+    trace = rlprof.read(session.stop())
+    rows = trace.counters.with_columns(pl.col("metric").cast(pl.String)).rows()
+    assert rows == [(METRIC, 0, 1000, 2000, 10.0), (METRIC, 1, 1000, 2000, 20.0)]
+    made = tmp_path / "trace.json"
+    export(trace, "chrome", made)
+    events = [e for e in json.loads(made.read_text())["traceEvents"] if e["ph"] == "C"]
+    shown = [(e["pid"], e["args"]["value"]) for e in events if e["name"] == METRIC]
+    assert shown == [(0, 10.0), (1, 20.0)]
+    # a window of it has them too, and other formats carry them on
+    assert trace.between(0, 1500).counters["end_ns"].to_list() == [1500, 1500]
+
+
+def test_a_capture_without_further_metrics_says_how_to_get_them(tmp_path):
+    session = Session(tmp_path / "run.rlprof", Options(backend="none"))
+    session.start()
+    assert "--metrics" in str(rlprof.read(session.stop()).counters)
 
 
 def test_a_folder_that_is_none_of_a_session(tmp_path):

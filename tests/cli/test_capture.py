@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 OPTIONS = (
-    *("--backend", "--rate", "--devices", "--kernels", "--start-on", "--stop-after"),
+    *("--backend", "--rate", "--devices", "--kernels", "--metrics", "--start-on", "--stop-after"),
     *("--output", "--force", "--check", "--assemble"),
 )
 

@@ -68,7 +68,7 @@ def test_tables_have_the_types_and_order_of_the_schema(tmp_path: Path) -> None:
     for table in trace.loaders:
         assert dict(trace.table(table).schema) == SCHEMAS[table]
         assert trace.table(table, list(SCHEMAS[table])[1:2]).columns == list(SCHEMAS[table])[1:2]
-    assert set(trace.missing) == {"activity", "loop_counts"}
+    assert set(trace.missing) == {"activity", "counters", "loop_counts"}
 
 
 def test_kernels_carry_device_stream_correlation_names_and_blocks(tmp_path: Path) -> None:

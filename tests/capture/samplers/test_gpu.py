@@ -91,8 +91,9 @@ def test_gpm_answers_ten_times_a_second(tmp_path: Path) -> None:
 def probe(environment: dict[str, str]) -> str:
     command = [sys.executable, "-m", "rlprof.capture.sampler", "--probe", "--backend", "cupti"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
+        command,
+        cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
     return done.stdout + done.stderr
 
 
