@@ -1,0 +1,451 @@
+"""Whether a graph computes what the native one does: rules L1 to L7, checked on the graph as it is.
+
+How a graph was made plays no part. Every call is compared with the native call of its origin, every version
+with the native one, and whatever has to come before something else is looked up in what the graph enforces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+from rlprof.overlap.bindings import Binding, Pack, sources
+from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
+from rlprof.overlap.memory import peak_memory_bytes
+from rlprof.overlap.precedence import Precedence
+from rlprof.overlap.samples import (
+    NotBySampleError,
+    native_form,
+    part_accesses,
+    part_arguments,
+    whole_call,
+)
+from rlprof.overlap.specs import Cell, NodeSpec
+from rlprof.unavailable import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One way in which a graph breaks a rule.
+
+    Parameters
+    ----------
+    rule : str
+        ``"L1"`` to ``"L7"``; ``"order"`` if chosen order alone goes round in a circle.
+    reason : str
+        One line.
+    calls : tuple of str
+        Ids of the calls involved.
+    cell : Cell or None
+        State that it is about.
+    """
+
+    rule: str
+    reason: str
+    calls: tuple[str, ...] = ()
+    cell: Cell | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}"
+
+
+def check(
+    native: CallGraph,
+    graph: CallGraph,
+    *,
+    memory_bytes: float | None = None,
+    call_bytes: Mapping[str, float] | None = None,
+) -> tuple[Refusal, ...]:
+    """Re-check a whole graph against the native one.
+
+    Parameters
+    ----------
+    native : CallGraph
+        As it was recorded; or a legal graph, which stands for the native one that it came from.
+    graph : CallGraph
+        What is to run.
+    memory_bytes : float, optional
+        Limit for rule L7; without it memory is not looked at.
+    call_bytes : mapping of str to float, optional
+        Estimates as for `rlprof.overlap.memory.peak_memory_bytes`.
+
+    Returns
+    -------
+    tuple of Refusal
+        Empty if the graph is legal.
+
+    Notes
+    -----
+    L1: every call and sample runs once. L2: every argument and access has its native value, and objects end
+    with it, in copy 0. L3: writes to a storage copy of a cell keep their order. L4: nothing writes over a
+    version that is still to be read; copies are those declared. L5: nodes hold the components and resources
+    that serve one call at a time. L6: readers of rollout weights and parameter updates cross no weight
+    synchronisation and no end of an iteration of the root loop; updates keep order and contents. L7: peak
+    memory (specification A, section 5).
+    """
+    refusals = _same_program(native, graph)
+    if any(r.rule == "" for r in refusals):
+        return tuple(Refusal("L1", r.reason) for r in refusals if r.rule == "")
+    try:
+        calls = {origin: whole_call(parts, native) for origin, parts in native.parts.items()}
+        output = native_form(native.output, native)
+    except NotBySampleError as error:
+        return (Refusal("L2", f"the graph to compare with is not legal itself: {error.what}"),)
+    refusals += _units(calls, graph)
+    if any(call.origin not in calls for call in graph.calls):
+        return tuple(refusals)  # nothing can be said about calls that natively are none
+    for call in graph.calls:
+        refusals += _values(calls[call.origin], call, graph)
+    refusals += _output(output, graph)
+    refusals += _storage(calls, graph)
+    refusals += _order(calls, graph)
+    if memory_bytes is not None:
+        peak = peak_memory_bytes(graph, call_bytes or {})
+        if isinstance(peak, Unavailable):
+            refusals.append(
+                Refusal("L7", f"whether {memory_bytes:.3g} bytes suffice is not known: {peak.reason}")
+            )
+        elif peak > memory_bytes:
+            refusals.append(Refusal("L7", f"up to {peak:.3g} bytes are held at once, of {memory_bytes:.3g}"))
+    return tuple(refusals)
+
+
+_RULE_OF_FIELD = {"component": "L5", "resources": "L5", "role": "L6", "batch": "L1", "parameters": "L1"}
+
+
+def _same_program(native: CallGraph, graph: CallGraph) -> list[Refusal]:
+    """Nodes and states are facts that no transformation changes."""
+    found = []
+    if native.region != graph.region:
+        found.append(Refusal("", f"it is a graph of {graph.region}, not of {native.region}"))
+    if native.nodes is not graph.nodes:
+        if native.nodes.keys() != graph.nodes.keys():
+            found.append(Refusal("", "it has not the nodes of the program"))
+        for path in native.nodes.keys() & graph.nodes.keys():
+            a, b = native.nodes[path], graph.nodes[path]
+            for name in [f.name for f in fields(NodeSpec) if getattr(a, f.name) != getattr(b, f.name)]:
+                rule = _RULE_OF_FIELD.get(name, "L2")
+                found.append(Refusal(rule, f"node {path} has another {name} than natively"))
+    if native.states is not graph.states and native.states != graph.states:
+        for name in native.states.keys() | graph.states.keys():
+            if native.states.get(name) != graph.states.get(name):
+                found.append(Refusal("L4", f"state {name} is not declared as natively"))
+    return found
+
+
+def _units(calls: Mapping[str, Call], graph: CallGraph) -> list[Refusal]:
+    """L1: every call and sample once, cuts between units."""
+    found = []
+    for origin in calls:
+        if origin not in graph.parts:
+            found.append(Refusal("L1", f"{origin} does not run", (origin,)))
+    for origin, parts in graph.parts.items():
+        ids = tuple(part.id for part in parts)
+        native = calls.get(origin)
+        if native is None:
+            found.append(Refusal("L1", f"{ids[0]} runs, which natively does not", ids))
+            continue
+        for part in parts:
+            for name in ("node", "indices", "batch_size"):
+                if getattr(part, name) != getattr(native, name):
+                    found.append(Refusal("L1", f"{part.id} has another {name} than {origin}", (part.id,)))
+        if len(parts) == 1 and parts[0].samples is None:
+            continue
+        if any(part.samples is None for part in parts):
+            found.append(Refusal("L1", f"{origin} runs whole, and again as {len(parts) - 1} more", ids))
+            continue
+        spec = graph.nodes[native.node]
+        if spec.role:
+            found.append(Refusal("L6", f"{origin} is a {spec.role} and is cut", ids))
+        if spec.batch is None or native.batch_size is None:
+            found.append(Refusal("L1", f"{origin} is cut, and may mix samples", ids))
+            continue
+        counted = sorted(s for part in parts for s in part.samples or ())
+        if counted != list(range(native.batch_size)):
+            wrong = next(
+                (s for s in range(native.batch_size) if counted.count(s) != 1), counted[-1] if counted else 0
+            )
+            times = counted.count(wrong)
+            found.append(Refusal("L1", f"sample {wrong} of {origin} runs {times} times", ids))
+        unit = spec.batch.unit
+        for part in parts:
+            blocks = part.samples or ()
+            for at in range(0, len(blocks), unit):
+                block = blocks[at : at + unit]
+                if block[0] % unit or block != tuple(range(block[0], block[0] + unit)):
+                    found.append(
+                        Refusal("L1", f"{part.id} is cut inside a unit of {unit} samples", (part.id,))
+                    )
+                    break
+    return found
+
+
+def _values(native: Call, call: Call, graph: CallGraph) -> list[Refusal]:
+    """L2: arguments and accesses of a call are the native ones, restricted to its samples."""
+    try:
+        expected: Pack = native.arguments
+        accesses = native.accesses
+        if call.samples is not None:
+            expected = part_arguments(expected, graph.nodes[call.node], call.samples)
+            accesses = part_accesses(native, graph, call.samples)
+        actual = native_form(call.arguments, graph)
+    except (NotBySampleError, IndexError) as error:
+        why = error.what if isinstance(error, NotBySampleError) else "it takes samples that are none"
+        return [Refusal("L2", f"{call.id} cannot be told to get its native arguments: {why}", (call.id,))]
+    found = []
+    if actual is not expected and actual != expected:
+        where = _difference(expected, actual)
+        found.append(Refusal("L2", f"{call.id} does not get its native argument{where}", (call.id,)))
+    if call.accesses == accesses:
+        return found
+    wanted = {a.cell: a for a in accesses}
+    given = {a.cell: a for a in call.accesses}
+    if len(given) < len(call.accesses):
+        found.append(Refusal("L2", f"{call.id} uses a cell twice", (call.id,)))
+    for cell in wanted.keys() | given.keys():
+        a, b = wanted.get(cell), given.get(cell)
+        if a is None or b is None:
+            what = "does not use" if b is None else "uses"
+            found.append(Refusal("L2", f"{call.id} {what} {cell}, other than natively", (call.id,), cell))
+        elif a.mode != b.mode:
+            found.append(Refusal("L2", f"{call.id} {b.mode}s {cell}, natively {a.mode}s", (call.id,), cell))
+        elif a.sees != b.sees:
+            reason = f"{call.id} sees {cell} as {_version(b.sees)} left it, natively {_version(a.sees)}"
+            found.append(Refusal("L2", reason, (call.id,), cell))
+    return found
+
+
+def _version(origin: str | None) -> str:
+    return "nobody" if origin is None else origin or "the region's start"
+
+
+def _difference(expected: Binding, actual: Binding, path: str = "") -> str:
+    """Where two bindings differ, and how, for people."""
+    if isinstance(expected, Pack) and isinstance(actual, Pack) and expected.keys == actual.keys:
+        for key, a, b in zip(expected.keys, expected.items, actual.items, strict=True):
+            if a != b:
+                return _difference(a, b, f"{path}[{key!r}]")
+    return f" at {path or 'the top'}: {_short(actual)} in place of {_short(expected)}"
+
+
+def _short(binding: Binding) -> str:
+    named = sources(binding)
+    text = type(binding).__name__.lower()
+    return f"{text} of {named[0]}" if named else text
+
+
+def _output(expected: Binding, graph: CallGraph) -> list[Refusal]:
+    try:
+        actual = native_form(graph.output, graph)
+    except NotBySampleError as error:
+        return [Refusal("L2", f"what the region returns cannot be told: {error.what}")]
+    if actual == expected:
+        return []
+    return [Refusal("L2", f"the region does not return its native result{_difference(expected, actual)}")]
+
+
+def _storage(calls: Mapping[str, Call], graph: CallGraph) -> list[Refusal]:
+    """L2, L4: which copy holds which version, and what is left in copy 0."""
+    found = []
+    lies: dict[tuple[Cell, str], int] = {}
+    last: dict[Cell, str] = {}
+    for native in sorted(calls.values(), key=lambda c: c.order):
+        for access in native.accesses:
+            if access.mode != "read":
+                last[access.cell] = native.origin
+    for call in graph.calls:
+        objects: dict[str, int] = {}
+        for access in call.accesses:
+            cell, copies = access.cell, graph.states[access.cell.state].copies
+            if not 0 <= access.copy < copies:
+                reason = f"{call.id} uses copy {access.copy} of {cell}, of which {copies} are declared"
+                found.append(Refusal("L4", reason, (call.id,), cell))
+            if objects.setdefault(cell.state, access.copy) != access.copy:
+                found.append(Refusal("L4", f"{call.id} uses two copies of {cell.state}", (call.id,), cell))
+            if access.mode != "read":
+                lies[cell, call.origin] = access.copy
+    for call in graph.calls:
+        for access in call.accesses:
+            if access.sees is None:
+                continue
+            cell = access.cell
+            there = 0 if access.sees == INITIAL else lies.get((cell, access.sees))
+            if there != access.copy:
+                reason = (
+                    f"{call.id} looks for {cell} of {_version(access.sees)} in copy {access.copy};"
+                    f" it lies in copy {there}"
+                )
+                found.append(Refusal("L2", reason, (call.id,), cell))
+    for cell, origin in last.items():
+        copy = lies.get((cell, origin), 0)
+        if copy:
+            reason = f"{cell} ends in copy {copy}: {origin} writes its last version there"
+            found.append(Refusal("L2", reason, (origin,), cell))
+    return found
+
+
+#: What must come first, what after it, by which rule, about which cell.
+Need = tuple[int, int, str, Cell | None]
+
+
+def needs(calls: Mapping[str, Call], graph: CallGraph) -> list[Need]:
+    """Everything that has to be ordered for values and storage, from native versions.
+
+    Parameters
+    ----------
+    calls : mapping of str to Call
+        Native calls by origin.
+    graph : CallGraph
+        Whose calls are numbered by their place in `CallGraph.calls`.
+    """
+    place = {origin: n for n, origin in enumerate(calls)}
+    index = {call.id: i for i, call in enumerate(graph.calls)}
+    ordered = sorted(range(len(graph.calls)), key=lambda i: place[graph.calls[i].origin])
+    found: dict[Need, None] = {}
+    users: dict[tuple[Cell, int], list[tuple[int, Access]]] = {}
+    writer: dict[tuple[Cell, str], int] = {}
+    for i in ordered:
+        call = graph.calls[i]
+        for source in sources(call.arguments):
+            if source in index:
+                found[index[source], i, "L2", None] = None
+        sees = {a.cell: a.sees for a in calls[call.origin].accesses}
+        for access in call.accesses:
+            native = sees.get(access.cell, access.sees)
+            if native:
+                for part in graph.parts.get(native, ()):
+                    at = index[part.id]
+                    if (access.cell, part.id) in writer and at != i:
+                        found[at, i, "L2", access.cell] = None
+            users.setdefault((access.cell, access.copy), []).append((i, access))
+            if access.mode != "read":
+                writer[access.cell, call.id] = i
+    for (cell, _), uses in users.items():
+        present: list[tuple[int, Access]] = []
+        for i, access in uses:
+            if access.mode != "read":
+                for other, was in present:
+                    if other != i:
+                        found[other, i, "L4" if was.mode == "read" else "L3", cell] = None
+                present = []
+            present.append((i, access))
+    return list(found)
+
+
+def boundaries(calls: Mapping[str, Call], graph: CallGraph) -> list[Need]:
+    """Order around weight synchronisations, optimiser steps and ends of root iterations (rule L6).
+
+    Only neighbours are named: what follows from them in turn is left away.
+    """
+    place = {origin: n for n, origin in enumerate(calls)}
+    ordered = sorted(range(len(graph.calls)), key=lambda i: place[graph.calls[i].origin])
+    weights = {name for name, state in graph.states.items() if state.rollout_weights}
+    roots = {path for path, node in graph.nodes.items() if node.kind == "loop" and node.loop_level == 0}
+    found: list[Need] = []
+    sync: int | None = None
+    update: int | None = None
+    since: list[int] = []  # readers and updates since the last synchronisation
+    iterations: list[list[int]] = []  # boundary calls of every root iteration
+    last: tuple[tuple[str, int], ...] | None = None
+    for i in ordered:
+        call = graph.calls[i]
+        role = graph.nodes[call.node].role
+        reads = any(a.cell.state in weights and a.mode != "refresh" for a in call.accesses)
+        if not role and not reads:
+            continue
+        root = tuple(pair for pair in call.indices if pair[0] in roots)
+        if root != last:
+            iterations.append([])
+            last = root
+        iterations[-1].append(i)
+        if role == "sync":
+            before = since or ([] if sync is None else [sync])
+            found += [(other, i, "L6", None) for other in before]
+            sync, since = i, []
+            continue
+        if sync is not None:
+            found.append((sync, i, "L6", None))
+        if role == "update":
+            if update is not None:
+                found.append((update, i, "L6", None))
+            update = i
+        since.append(i)
+    return found + _iteration_ends(iterations, graph)
+
+
+def _iteration_ends(iterations: list[list[int]], graph: CallGraph) -> list[Need]:
+    """All boundary calls of a root iteration before all of the next: the last and first of every stream."""
+    if len(iterations) < 2:
+        return []
+    at = {name: (s, p) for s, stream in enumerate(graph.streams) for p, name in enumerate(stream)}
+    found: list[Need] = []
+    for earlier, later in pairwise(iterations):
+        last: dict[int, tuple[int, int]] = {}
+        first: dict[int, tuple[int, int]] = {}
+        for i in earlier:
+            stream, place = at[graph.calls[i].id]
+            last[stream] = max(last.get(stream, (-1, i)), (place, i))
+        for i in later:
+            stream, place = at[graph.calls[i].id]
+            first[stream] = min(first.get(stream, (place, i)), (place, i))
+        found += [(a, b, "L6", None) for _, a in last.values() for _, b in first.values()]
+    return found
+
+
+def _order(calls: Mapping[str, Call], graph: CallGraph) -> list[Refusal]:
+    """L2, L3, L4, L6: what has to come first does."""
+    ids = [call.id for call in graph.calls]
+    index = {name: i for i, name in enumerate(ids)}
+    found = []
+    for call in graph.calls:
+        if call.order != calls[call.origin].order:
+            found.append(Refusal("L3", f"{call.id} has another place in native order", (call.id,)))
+    streams = [[index[name] for name in stream] for stream in graph.streams]
+    edges = [(index[a], index[b]) for a, b in graph.order_edges]
+    chosen = Precedence(streams, edges)
+    if chosen.cycle:
+        ring = tuple(ids[i] for i in chosen.cycle)
+        return [*found, Refusal("order", f"chosen order goes round: {_ring(ring)}", ring)]
+    needed = needs(calls, graph)
+    limits = boundaries(calls, graph)
+    wrong = [need for need in (*needed, *limits) if chosen.before(need[1], need[0])]
+    found += [_inverted(need, ids) for need in dict.fromkeys(wrong)]
+    if wrong:
+        return found
+    enforced = Precedence(streams, [*edges, *((a, b) for a, b, _, _ in needed)])
+    if enforced.cycle:
+        return [*found, _circle(enforced.cycle, needed, ids)]
+    for need in limits:
+        if not enforced.before(need[0], need[1]):
+            a, b = ids[need[0]], ids[need[1]]
+            found.append(Refusal("L6", f"nothing makes {b} wait for {a}, a boundary between them", (a, b)))
+    return found
+
+
+def _inverted(need: Need, ids: list[str]) -> Refusal:
+    first, then = ids[need[0]], ids[need[1]]
+    rule, cell = need[2], need[3]
+    reason = {
+        "L2": f"{then} comes before {first}, "
+        + (f"whose {cell} it sees" if cell is not None else "whose output it needs"),
+        "L3": f"{then} writes {cell} before {first}, natively after it",
+        "L4": f"{then} writes over the version of {cell} that {first} has still to read",
+        "L6": f"{then} comes before {first}: it crosses a weight synchronisation, update or iteration's end",
+    }[rule]
+    return Refusal(rule, reason, (first, then), cell)
+
+
+def _circle(cycle: tuple[int, ...], needed: Iterable[Need], ids: list[str]) -> Refusal:
+    """Dependencies and chosen order that wait for each other: the rule is that of a dependency among them."""
+    steps = {*pairwise(cycle), (cycle[-1], cycle[0])}
+    inside = next((need for need in needed if (need[0], need[1]) in steps), None)
+    ring = tuple(ids[i] for i in cycle)
+    if inside is None:
+        return Refusal("order", f"chosen order goes round: {_ring(ring)}", ring)
+    return Refusal(inside[2], f"calls wait for each other: {_ring(ring)}", ring, inside[3])
+
+
+def _ring(ring: tuple[str, ...]) -> str:
+    shown = ring if len(ring) <= 6 else (*ring[:5], f"… {len(ring) - 6} more …", ring[-1])
+    return " -> ".join((*shown, ring[0]))

@@ -1,0 +1,246 @@
+"""What all transformations need: refusing, replacing calls, places in loops, boundaries kept, the check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from rlprof.overlap.bindings import Binding, sources
+from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.legality import Need, boundaries, check, needs
+from rlprof.overlap.precedence import Precedence
+from rlprof.overlap.samples import NotBySampleError, as_pack, express, native_form, whole_call
+
+_STEP = re.compile(r"^(.*?)(?:\[(\d+)\])?(#\d+)?$")
+
+
+def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
+    """Calls of a node and of everything inside it.
+
+    Raises
+    ------
+    IllegalTransformationError
+        If there is no such node, or it makes no call in this region.
+    """
+    if path not in graph.nodes:
+        raise IllegalTransformationError(f"there is no node {path}", rule="node", calls=(path,))
+    calls = graph.below(path)
+    if not calls:
+        reason = f"node {path} makes no call in {graph.region}"
+        hidden = next((p for p in graph.opaque if path.startswith(p + "/")), None)
+        if hidden is not None:
+            reason += f": {hidden} runs as one unit, because {graph.opaque[hidden]}"
+        raise IllegalTransformationError(reason, rule="node", calls=(path,))
+    return calls
+
+
+def place_in_loop(call: Call, loop: str) -> tuple[str, int]:
+    """Which execution of a loop a call belongs to, and which iteration of it.
+
+    Parameters
+    ----------
+    call : Call
+        Of a node inside the loop, or of the loop itself.
+    loop : str
+        Path of the loop node.
+
+    Returns
+    -------
+    tuple of (str, int)
+        The loop in the native call around it, without iteration, and the iteration.
+    """
+    steps = call.origin.split("/")
+    depth = call.node.count("/") - loop.count("/")
+    kept = steps[: len(steps) - depth]
+    found = _STEP.match(kept[-1])
+    assert found is not None
+    name, index, further = found.groups()
+    instance = "/".join([*kept[:-1], name + (further or "")])
+    return instance, int(index) if index is not None else call.iteration[loop]
+
+
+def loop_calls(graph: CallGraph, loop: str) -> dict[str, dict[int, list[Call]]]:
+    """Calls inside a loop by execution of the loop and iteration, in native order.
+
+    Raises
+    ------
+    IllegalTransformationError
+        If it is no loop of the graph.
+    """
+    calls = calls_below(graph, loop)
+    if graph.nodes[loop].kind != "loop" or loop not in calls[0].iteration:
+        raise IllegalTransformationError(f"{loop} is no loop in {graph.region}", rule="node", calls=(loop,))
+    found: dict[str, dict[int, list[Call]]] = {}
+    for call in calls:
+        instance, iteration = place_in_loop(call, loop)
+        found.setdefault(instance, {}).setdefault(iteration, []).append(call)
+    return found
+
+
+def exclusive(graph: CallGraph, call: Call) -> tuple[str, ...]:
+    """What serves one call at a time and is held by a call: components and resources, also those inside."""
+    held: dict[str, None] = {}
+    for path, node in graph.nodes.items():
+        if path == call.node or path.startswith(call.node + "/"):
+            if node.component:
+                held[node.component] = None
+            held.update(dict.fromkeys(node.resources))
+    return tuple(held)
+
+
+def rebound(
+    graph: CallGraph,
+    made: Mapping[str, tuple[Call, ...]],
+    note: str,
+    streams: Sequence[Sequence[str]],
+    order_edges: Sequence[tuple[str, str]],
+) -> CallGraph:
+    """Put other calls in place of those of some origins, and bind their consumers to them.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        Before.
+    made : mapping of str to tuple of Call
+        By origin; their arguments in native form.
+    note : str
+        Line of history.
+    streams, order_edges
+        Of the new graph.
+
+    Raises
+    ------
+    NotBySampleError
+        If a consumer uses a value in a way that does not tell the samples.
+    """
+    gone = {call.id for origin in made for call in graph.parts[origin]}
+    parts = {**graph.parts, **made}
+
+    def bound(binding: Binding) -> Binding:
+        if gone.isdisjoint(sources(binding)):
+            return binding
+        return express(native_form(binding, graph), graph, parts)
+
+    calls = []
+    for call in graph.calls:
+        if call.origin not in made:
+            arguments = bound(call.arguments)
+            calls.append(call if arguments is call.arguments else replace(call, arguments=as_pack(arguments)))
+    for new in made.values():
+        calls += [replace(call, arguments=as_pack(express(call.arguments, graph, parts))) for call in new]
+    return graph.changed(
+        note,
+        calls=tuple(calls),
+        streams=tuple(tuple(s) for s in streams),
+        output=bound(graph.output),
+        order_edges=tuple(order_edges),
+    )
+
+
+def natives(graph: CallGraph) -> dict[str, Call]:
+    """Native calls by origin, as far as the graph tells: arguments in native form."""
+    return {origin: whole_call(parts, graph) for origin, parts in graph.parts.items()}
+
+
+class Reach:
+    """Which calls lead to which by dependencies; streams and chosen order play no part.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        A legal one: native order is an order of its dependencies.
+
+    Attributes
+    ----------
+    index : dict of str to int
+        Place of every call in `CallGraph.calls`.
+    before : list of int
+        For each call the set of calls that lead to it, as bits.
+    """
+
+    def __init__(self, graph: CallGraph) -> None:
+        self.graph = graph
+        self.index = {call.id: i for i, call in enumerate(graph.calls)}
+        self.why: dict[int, dict[int, Need]] = {}
+        for need in needs(natives(graph), graph):
+            self.why.setdefault(need[1], {}).setdefault(need[0], need)
+        self.before = [0] * len(graph.calls)
+        for i in range(len(graph.calls)):
+            for source in self.why.get(i, ()):
+                self.before[i] |= self.before[source] | 1 << source
+
+    def bits(self, calls: Iterable[Call]) -> int:
+        """Return a set of calls as bits."""
+        found = 0
+        for call in calls:
+            found |= 1 << self.index[call.id]
+        return found
+
+    def leads(self, earlier: str, later: str) -> bool:
+        """Whether a dependency path leads from one call to another."""
+        return bool(self.before[self.index[later]] >> self.index[earlier] & 1)
+
+    def path(self, sources: int, target: str) -> tuple[tuple[str, ...], str]:
+        """Return a shortest path from one of `sources` (bits) to a call, and the path in words."""
+        at = self.index[target]
+        came: dict[int, int] = {}
+        queue = [at]
+        for i in queue:
+            if i != at and sources >> i & 1:
+                break
+            for source in self.why.get(i, ()):
+                if source not in came and (self.before[source] | 1 << source) & sources:
+                    came[source] = i
+                    queue.append(source)
+        walk = [i]
+        while walk[-1] != at:
+            walk.append(came[walk[-1]])
+        names = [self.graph.calls[i].id for i in walk]
+        text = names[0]
+        for a, b in pairwise(walk):
+            cell = self.why[b][a][3]
+            text += f" -> ({cell}) {self.graph.calls[b].id}" if cell else f" -> {self.graph.calls[b].id}"
+        return tuple(names), text
+
+
+def with_boundaries(graph: CallGraph) -> CallGraph:
+    """Add the order edges without which a boundary of training (rule L6) could be crossed."""
+    roles = any(graph.nodes[call.node].role for call in graph.calls)
+    if not roles and not any(n.kind == "loop" and n.loop_level == 0 for n in graph.nodes.values()):
+        return graph
+    calls = natives(graph)
+    index = {call.id: i for i, call in enumerate(graph.calls)}
+    edges = [(index[a], index[b]) for a, b in graph.order_edges]
+    edges += [(a, b) for a, b, _, _ in needs(calls, graph)]
+    enforced = Precedence([[index[name] for name in stream] for stream in graph.streams], edges)
+    if enforced.cycle:
+        return graph  # the check says why
+    missing = tuple(
+        (graph.calls[a].id, graph.calls[b].id)
+        for a, b, _, _ in boundaries(calls, graph)
+        if not enforced.before(a, b)
+    )
+    return replace(graph, order_edges=(*graph.order_edges, *missing)) if missing else graph
+
+
+def verified(before: CallGraph, after: CallGraph) -> CallGraph:
+    """Return `after` if it is legal; `before` is taken to be.
+
+    Raises
+    ------
+    IllegalTransformationError
+        With the first rule that it breaks.
+    """
+    refusals = check(before, after)
+    if refusals:
+        first = refusals[0]
+        raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
+    return after
+
+
+def refuse(error: NotBySampleError, rule: str, calls: tuple[str, ...] = ()) -> IllegalTransformationError:
+    """Make a refusal of what cannot be told sample by sample."""
+    return IllegalTransformationError(error.what, rule=rule, calls=calls)

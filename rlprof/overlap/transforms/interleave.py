@@ -1,0 +1,130 @@
+"""Interleave: groups of a split in streams of their own, staggered, so that they overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.transforms.common import (
+    Reach,
+    calls_below,
+    exclusive,
+    place_in_loop,
+    verified,
+    with_boundaries,
+)
+
+RULE = "interleave"
+#: Part of a batch or not, and number of the group.
+_Key = tuple[bool, int]
+
+
+def interleave(graph: CallGraph, target: str) -> CallGraph:
+    """Put the groups of a split into streams of their own, each in its native order, one behind the other.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        After a split of nodes below `target`.
+    target : str
+        Path of a loop or another node, or the region.
+
+    Returns
+    -------
+    CallGraph
+        The groups share no order but the stagger: of every component worker (or other thing that serves one
+        call at a time) the n-th block of calls of a group goes before the n-th block of the next group. So
+        the second group starts when the first leaves the worker to both, and they take turns from there on.
+        What was not split stays in its stream.
+
+    Raises
+    ------
+    IllegalTransformationError
+        If nothing was split there, or a dependency path leads from one group to another: none may between
+        parts of a batch; between groups of iterations none back, nor may it order them entirely.
+    """
+    calls = calls_below(graph, target)
+    parts = [call for call in calls if call.samples is not None]
+    in_time = any(call.samples is None and call.group for call in calls)
+    members = [*calls] if in_time else parts
+    if len({_key(call) for call in members}) < 2:
+        raise IllegalTransformationError(
+            f"no two groups below {target}", rule=RULE, calls=(target,), hint="split it first"
+        )
+    _check_paths(graph, target, members)
+    chosen = {call.id for call in members}
+    rest = [[name for name in stream if name not in chosen] for stream in graph.streams]
+    own: dict[_Key, list[str]] = {}
+    for stream in graph.streams:
+        for name in stream:
+            if name in chosen:
+                own.setdefault(_key(graph.by_id[name]), []).append(name)
+    streams = [*rest, *(own[key] for key in sorted(own))]
+    edges = [*graph.order_edges, *_stagger(graph, target, own)]
+    note = f"interleave {len(own)} groups of {target}"
+    after = graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
+    return verified(graph, with_boundaries(after))
+
+
+def _key(call: Call) -> _Key:
+    return call.samples is not None, call.group
+
+
+def _instance(graph: CallGraph, call: Call, target: str) -> str:
+    """Which execution of the target: groups are compared within one."""
+    node = graph.nodes[target]
+    if node.kind == "loop" and target in call.iteration:
+        return place_in_loop(call, target)[0]
+    steps = call.origin.split("/")
+    return "/".join(steps[: len(steps) - (call.node.count("/") - target.count("/"))])
+
+
+def _stagger(graph: CallGraph, target: str, own: dict[_Key, list[str]]) -> Iterable[tuple[str, str]]:
+    """Order edges between the blocks of neighbouring groups on everything exclusive."""
+    blocks: dict[tuple[str, str], dict[_Key, list[list[str]]]] = {}
+    for key in sorted(own):
+        before: dict[str, tuple[str, ...]] = {}
+        for name in own[key]:
+            call = graph.by_id[name]
+            instance = _instance(graph, call, target)
+            held = exclusive(graph, call)
+            for thing in held:
+                found = blocks.setdefault((instance, thing), {}).setdefault(key, [])
+                if not found or thing not in before.get(instance, ()):
+                    found.append([])
+                found[-1].append(name)
+            before[instance] = held
+    for groups in blocks.values():
+        for first, then in pairwise(groups.values()):
+            for a, b in zip(first, then, strict=False):
+                yield a[-1], b[0]
+
+
+def _check_paths(graph: CallGraph, target: str, members: list[Call]) -> None:
+    """Refuse dependency paths that make groups wait for each other."""
+    reach = Reach(graph)
+    instances: dict[str, dict[_Key, list[Call]]] = {}
+    for call in members:
+        instances.setdefault(_instance(graph, call, target), {}).setdefault(_key(call), []).append(call)
+    for groups in instances.values():
+        origins = {key: {call.origin for call in calls} for key, calls in groups.items()}
+        bits = {key: reach.bits(calls) for key, calls in groups.items()}
+        for key, calls in groups.items():
+            for other in groups:
+                if other == key:
+                    continue
+                waits = [c for c in calls if reach.before[reach.index[c.id]] & bits[other]]
+                if not waits:
+                    continue
+                if other > key or not origins[key].isdisjoint(origins[other]):
+                    names, way = reach.path(bits[other], waits[0].id)
+                    raise IllegalTransformationError(
+                        f"a dependency leads from one group to another: {way}", rule=RULE, calls=names
+                    )
+                if all(reach.before[reach.index[c.id]] & bits[other] == bits[other] for c in calls):
+                    names, way = reach.path(bits[other], waits[0].id)
+                    raise IllegalTransformationError(
+                        f"a group starts when another is over: {way}", rule=RULE, calls=names
+                    )
