@@ -9,7 +9,7 @@
 3.0
 """
 
-from rlprof.taskgraph.backend import Backend, Pending, SerialBackend, ThreadBackend
+from rlprof.taskgraph.backend import Backend, Pending, RemoteOutput, SerialBackend, ThreadBackend
 from rlprof.taskgraph.dispatch import Cancellation, RunResult, run
 from rlprof.taskgraph.errors import (
     AccessError,
@@ -18,13 +18,19 @@ from rlprof.taskgraph.errors import (
     DuplicateError,
     GraphError,
     GraphFormatError,
+    RemoteError,
     ResourceError,
+    RestoreError,
     RunCancelledError,
     RunError,
     TaskFailedError,
+    TransferError,
     UnknownDurationError,
     UnknownTaskError,
     VersionMismatchError,
+    WorkerDownError,
+    WorkerLostError,
+    WorkerStartError,
 )
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.record import RunRecord, TaskRun
@@ -32,6 +38,7 @@ from rlprof.taskgraph.schedule import CriticalPath, Schedule, critical_path, sch
 from rlprof.taskgraph.slack import Branch, Slack, branches, slack
 from rlprof.taskgraph.state import CellVersion, state_edges
 from rlprof.taskgraph.task import CellAccess, Edge, EdgeKind, Task, Use
+from rlprof.taskgraph.trial import Restorable, restored
 from rlprof.taskgraph.verify import verify
 from rlprof.taskgraph.violations import Violation
 
@@ -51,7 +58,11 @@ __all__ = [
     "GraphError",
     "GraphFormatError",
     "Pending",
+    "RemoteError",
+    "RemoteOutput",
     "ResourceError",
+    "Restorable",
+    "RestoreError",
     "RunCancelledError",
     "RunError",
     "RunRecord",
@@ -64,13 +75,18 @@ __all__ = [
     "TaskGraph",
     "TaskRun",
     "ThreadBackend",
+    "TransferError",
     "UnknownDurationError",
     "UnknownTaskError",
     "Use",
     "VersionMismatchError",
     "Violation",
+    "WorkerDownError",
+    "WorkerLostError",
+    "WorkerStartError",
     "branches",
     "critical_path",
+    "restored",
     "run",
     "schedule",
     "slack",

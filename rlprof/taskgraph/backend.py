@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -37,16 +38,18 @@ class Pending:
     wait: Callable[[], object]
 
 
-class RemoteOutput(Protocol):
+class RemoteOutput(ABC):
     """An output that lies elsewhere than in this process, as a back end reports it.
 
     It is handed on to consumers as it is, fetched if the caller of a run gets it, and released once: when its
     last consumer is done, or the run ends.
     """
 
+    @abstractmethod
     def fetch(self) -> Any:
         """Return the output itself, as an object of this process."""
 
+    @abstractmethod
     def release(self) -> None:
         """Free what holds it."""
 
@@ -91,11 +94,8 @@ class Backend(Protocol):
     def slots(self) -> int:
         """Tasks that may run at once."""
 
-    def check(self, graph: TaskGraph) -> None:
-        """Raise UsageError if a task cannot be executed."""
-
-    def open(self, report: Callable[[Completion], None]) -> None:
-        """Get ready.
+    def open(self, graph: TaskGraph, report: Callable[[Completion], None]) -> None:
+        """Get ready for a run; raise UsageError, with nothing left behind, if a task cannot be executed.
 
         `report` may be called from any thread, and calls `submit` for what has become possible before it
         returns, in the same thread.
@@ -136,8 +136,7 @@ class _Calls:
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = dict(calls)
 
-    def check(self, graph: TaskGraph) -> None:
-        """Raise UsageError if there is no call for a payload."""
+    def _check(self, graph: TaskGraph) -> None:
         for task in graph.tasks:
             if task.payload is not None and task.payload not in self._calls:
                 raise UsageError(
@@ -167,8 +166,9 @@ class SerialBackend(_Calls):
 
     slots = 1
 
-    def open(self, report: Callable[[Completion], None]) -> None:
+    def open(self, graph: TaskGraph, report: Callable[[Completion], None]) -> None:
         """Keep `report`."""
+        self._check(graph)
         self._report = report
 
     def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
@@ -202,8 +202,9 @@ class ThreadBackend(_Calls):
         self._open = 0  # tasks of the unnamed threads
         self._lock = threading.Lock()
 
-    def open(self, report: Callable[[Completion], None]) -> None:
+    def open(self, graph: TaskGraph, report: Callable[[Completion], None]) -> None:
         """Keep `report`; threads start with tasks."""
+        self._check(graph)
         if self._threads:
             raise UsageError("this back end serves another run", hint="make one for each run")
         self._report = report

@@ -5,25 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rlprof.taskgraph.backend import Backend, Call, Completion, ThreadBackend
+from rlprof.taskgraph.backend import Backend, Call, Completion, RemoteOutput, ThreadBackend
 from rlprof.taskgraph.errors import (
     CellInUseError,
+    EndedError,
     RunCancelledError,
     TaskFailedError,
     VersionMismatchError,
+    WorkerDownError,
+    WorkerLostError,
 )
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.ready import ReadySet
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.schedule import checked_priority
 from rlprof.taskgraph.state import CellStates, InUse, WrongVersion
+from rlprof.taskgraph.task import INITIAL
+from rlprof.taskgraph.trial import Restorable, restored
 
 
 class Cancellation:
@@ -71,6 +76,7 @@ def run(
     priority: npt.NDArray[np.float64] | None = None,
     cancellation: Cancellation | None = None,
     keep: frozenset[str] = frozenset(),
+    trial: Iterable[Restorable] = (),
 ) -> RunResult:
     """Execute every task of a graph once.
 
@@ -91,6 +97,9 @@ def run(
         A way to stop this run from elsewhere.
     keep : frozenset of str
         Tasks whose output is wanted although others consume it.
+    trial : iterable of Restorable
+        State that this run may change and that is then what it was before, however the run ends; not in the
+        record's times.
 
     Returns
     -------
@@ -100,7 +109,10 @@ def run(
     Raises
     ------
     TaskFailedError
-        If a task raises: nothing is started after it, what runs is waited for, the record is attached.
+        If a task raises: nothing is started after it, what runs is waited for (a back end that can end tasks
+        may do so), the record is attached.
+    WorkerLostError
+        If the worker of a task ends in the middle of it; likewise.
     VersionMismatchError
         If a task would see another version of a state cell than the graph says; it is not started, and the
         run stops as when a task fails.
@@ -112,32 +124,40 @@ def run(
         If the back end does not know a payload, or `priority` does not fit the graph. Nothing has run then.
     UnknownTaskError
         If `keep` names a task that is not in the graph.
+    RestoreError
+        If state of `trial` could not be brought back.
     """
     backend: Backend = ThreadBackend(calls) if isinstance(calls, Mapping) else calls
     for task_id in keep:
         graph.position_of(task_id)
-    backend.check(graph)
     if priority is None and any(task.duration_s is None for task in graph.tasks):
         priority = np.zeros(len(graph))
     ready = ReadySet(graph, checked_priority(graph, priority))
-    state = _Run(graph, backend, ready, _Buffers(graph, keep), cancellation or Cancellation())
-    record = state.execute()
-    conflict, failure = state.conflict, state.failure
+    buffers = _Buffers(graph, keep)
+    state = _Run(graph, backend, ready, buffers, cancellation or Cancellation())
+    with restored(trial):
+        try:
+            record = state.execute()
+            _raise_if_stopped(state, record)
+            return RunResult(record, buffers.fetch_kept(record))
+        finally:
+            buffers.release()
+
+
+def _raise_if_stopped(state: _Run, record: RunRecord) -> None:
+    """Say why a run did not end well, if it did not."""
+    tasks, conflict, failure = state.graph.tasks, state.conflict, state.failure
     if isinstance(conflict, WrongVersion):
-        cell, copy = conflict.access.key
-        needed = conflict.access.sees or ""
-        raise VersionMismatchError(conflict.task, cell, copy, needed, conflict.found, record)
+        needed = conflict.access.sees or INITIAL
+        raise VersionMismatchError(conflict.task, *conflict.access.key, needed, conflict.found, record)
     if isinstance(conflict, InUse):
         raise CellInUseError(conflict.task, *conflict.access.key, conflict.users, record)
     if failure is not None and failure.error is not None:
-        task_id = graph.tasks[failure.position].id
-        raise TaskFailedError(task_id, failure.worker, failure.error, record) from failure.error
-    if ready.left:
-        raise RunCancelledError(
-            f"run stopped ({state.cancellation.reason}) with {ready.left} of {len(graph)} tasks not run",
-            record,
-        )
-    return RunResult(record, state.buffers.kept())
+        kind = WorkerLostError if isinstance(failure.error, WorkerDownError) else TaskFailedError
+        raise kind(tasks[failure.position].id, failure.worker, failure.error, record) from failure.error
+    if state.ready.left:
+        reason, left = state.cancellation.reason, state.ready.left
+        raise RunCancelledError(f"run stopped ({reason}) with {left} of {len(tasks)} tasks not done", record)
 
 
 class _Run:
@@ -165,6 +185,7 @@ class _Run:
         self._error: BaseException | None = None  # of the dispatcher or the back end, not of a task
         self._runs: list[TaskRun] = []
         self._running = 0
+        self._stopping = False
         self._inbox: deque[Completion] = deque()
         self._lock = threading.Lock()
         self._finished = threading.Event()
@@ -172,24 +193,29 @@ class _Run:
     def execute(self) -> RunRecord:
         """Run to the end, whatever it is; nothing that was started is left afterwards."""
         graph_hash = self.graph.hash
+        self.backend.open(self.graph, self._report)
         start_ns = time.monotonic_ns()
-        self.backend.open(self._report)
         try:
             with self._lock:
                 self._advance()
             self._take_turns()
             # a signal that comes just before a wait does not end it; Python handles it after that wait
-            while not self._finished.wait(1.0):
-                pass
+            while not self._finished.wait(0.25):
+                if self.cancellation.requested and not self._stopping:  # by another thread
+                    with self._lock:
+                        self._advance()
+                    self._take_turns()
         finally:  # also when this thread is interrupted
             if self.ready.left:
                 self.cancellation.cancel("interrupted")
             with self._lock:
                 pass  # whoever advances now is done after this, and nobody starts anything later
+            end_ns = time.monotonic_ns()
             self.backend.close()
         if self._error is not None:
             raise self._error
-        return RunRecord(graph_hash, tuple(self._runs), start_ns, time.monotonic_ns())
+        end_ns = max([end_ns, *(run.end_ns for run in self._runs)])
+        return RunRecord(graph_hash, tuple(self._runs), start_ns, end_ns)
 
     def _report(self, completion: Completion) -> None:
         self._inbox.append(completion)
@@ -209,7 +235,12 @@ class _Run:
             while True:
                 while self._inbox:
                     self._take(self._inbox.popleft())
-                if self._running >= self.backend.slots or self.cancellation.requested:
+                if self.cancellation.requested:
+                    if not self._stopping:
+                        self._stopping = True
+                        self.backend.stop()
+                    break
+                if self._running >= self.backend.slots:
                     break
                 position = self.ready.start_next()
                 if position is None:
@@ -217,7 +248,7 @@ class _Run:
                 if self._states is not None and (conflict := self._states.begin(position)) is not None:
                     self.conflict = conflict
                     self.cancellation.cancel(f"task {conflict.task} cannot use {conflict.access.cell}")
-                    break
+                    continue
                 self._running += 1
                 self.backend.submit(position, self.graph.tasks[position], self.buffers.inputs(position))
         except BaseException as error:
@@ -232,17 +263,15 @@ class _Run:
         self._running -= 1
         task = self.graph.tasks[position].id
         failed = error is not None
-        if self._states is None:
-            self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, failed))
-        else:
-            versions = self._states.end(position, failed=failed)
+        versions = () if self._states is None else self._states.end(position, failed=failed)
+        if not (isinstance(error, EndedError) and not error.begun):
             self._runs.append(TaskRun(task, worker, start_ns, returned_ns, end_ns, failed, *versions))
         if error is None:
             self.buffers.store(position, output)
-        elif self.failure is None:
+            self.ready.complete(position)
+        elif self.failure is None and not isinstance(error, EndedError):
             self.failure = completion
             self.cancellation.cancel(f"task {task} failed")
-        self.ready.complete(position)
 
 
 class _Buffers:
@@ -272,8 +301,30 @@ class _Buffers:
         for i in self._sources[position]:
             self._left[i] -= 1
             if not self._left[i] and i not in self._kept:
-                del self._outputs[i]
+                _release(self._outputs.pop(i))
 
-    def kept(self) -> dict[str, Any]:
-        """What a caller gets."""
-        return {self._tasks[i].id: self._outputs[i] for i in sorted(self._kept)}
+    def fetch_kept(self, record: RunRecord) -> dict[str, Any]:
+        """What a caller gets, as objects of this process."""
+        fetched = {}
+        for i in sorted(self._kept):
+            output = self._outputs[i]
+            if isinstance(output, RemoteOutput):
+                try:
+                    output = output.fetch()
+                except Exception as error:
+                    task = self._tasks[i].id
+                    worker = next(run.worker for run in record.tasks if run.task == task)
+                    raise TaskFailedError(task, worker, error, record) from error
+            fetched[self._tasks[i].id] = output
+        return fetched
+
+    def release(self) -> None:
+        """Drop all that is left."""
+        for output in self._outputs.values():
+            _release(output)
+        self._outputs.clear()
+
+
+def _release(output: Any) -> None:
+    if isinstance(output, RemoteOutput):
+        output.release()

@@ -56,6 +56,40 @@ class CycleError(GraphError):
         )
 
 
+class TransferError(RlprofError):
+    """A value that cannot be brought from one process to another."""
+
+
+class WorkerStartError(RlprofError):
+    """A worker that could not be made: its factory raised, or its process ended."""
+
+
+class WorkerDownError(RlprofError):
+    """A worker that ended or was ended, and its state with it; the error of the task that ran there."""
+
+
+class EndedError(RlprofError):
+    """A task that was ended, or not begun, because its run was to stop.
+
+    Parameters
+    ----------
+    begun : bool
+        It had begun.
+    """
+
+    def __init__(self, what: str, *, begun: bool) -> None:
+        self.begun = begun
+        super().__init__(what)
+
+
+class RemoteError(RlprofError):
+    """An exception of a worker that cannot be brought here as it is: its text, the traceback as a note."""
+
+
+class RestoreError(RlprofError):
+    """State that a trial used could not be brought back."""
+
+
 class RunError(RlprofError):
     """A run that did not end well.
 
@@ -79,9 +113,20 @@ class TaskFailedError(RunError):
         Which task failed, and where.
     """
 
+    _what = "task {task} failed on {worker}: {kind}: {error}"
+    _hint: str | None = None
+
     def __init__(self, task: str, worker: str, error: BaseException, record: RunRecord) -> None:
         self.task, self.worker = task, worker
-        super().__init__(f"task {task} failed on {worker}: {type(error).__name__}: {error}", record)
+        what = self._what.format(task=task, worker=worker, kind=type(error).__name__, error=error)
+        super().__init__(what, record, hint=self._hint)
+
+
+class WorkerLostError(TaskFailedError):
+    """The worker of a task ended in the middle of it, or did not answer in time and was ended."""
+
+    _what = "task {task} lost its worker {worker}: {error}"
+    _hint = "what the worker printed may say why; the kernel sends signal 9 when memory runs out"
 
 
 class VersionMismatchError(RunError):
