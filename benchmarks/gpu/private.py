@@ -65,7 +65,8 @@ def own_words() -> dict[str, set[str]]:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             found["command line"] |= set(words)
     # names that every program's text may hold are no sign; those of one's own making are
-    found["name of a variable"] = {n for n in found["name of a variable"] if "_" in n and len(n) >= 10}
+    names = {n for n in found["name of a variable"] if "_" in n and len(n) >= 10}
+    found["name of a variable"] = names - {"LD_LIBRARY_PATH"}
     return found
 
 

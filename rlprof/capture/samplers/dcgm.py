@@ -1,7 +1,10 @@
 """SM activity by a running DCGM host engine: field 1002 (``DCGM_FI_PROF_SM_ACTIVE``) through ``dcgmi dmon``.
 
 For machines whose operators run DCGM and keep the counters for it. Not verified on a machine with DCGM: the
-reader is tested on recorded answers of ``dcgmi``, and a capture says so in a note.
+reader is tested on answers in the form that users of ``dcgmi`` have published, and a capture says so in a note.
+That form is, for example, in issues 151 (rows of GPUs and of MIG instances), 244 (``N/A`` at first, and on some
+GPUs for ever if SM activity is asked for alone), 8 (``N/W``) and 3 (errors after the heading) of
+https://github.com/NVIDIA/DCGM.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ def parse_row(line: str) -> tuple[int, float | None] | None:
     Parameters
     ----------
     line : str
-        For example ``GPU 0   0.518``.
+        For example ``GPU 0     0.518``.
 
     Returns
     -------
@@ -43,7 +46,7 @@ def parse_row(line: str) -> tuple[int, float | None] | None:
         return None
     try:
         share = float(found[2])
-    except ValueError:  # N/A
+    except ValueError:  # N/A: no answer yet; N/W: not watched
         return int(found[1]), None
     return int(found[1]), share if 0.0 <= share <= 1.0 else None
 
@@ -84,6 +87,7 @@ class DcgmSampler:
         self._process: subprocess.Popen[bytes] | None = None
         self._text = b""
         self._last: dict[int, int] = {}
+        self._answered = False
         self._losses = Losses()
 
     def start(self) -> Sequence[Device]:
@@ -92,7 +96,7 @@ class DcgmSampler:
         Raises
         ------
         SamplerError
-            ``dcgmi`` is not installed, or no host engine answers.
+            ``dcgmi`` is not installed, no host engine answers, or it has no number for any GPU.
         """
         program = self._command or shutil.which("dcgmi")
         if program is None:
@@ -105,19 +109,16 @@ class DcgmSampler:
         )
         said: list[str] = []
         limit = time.monotonic() + START_S
-        while not self._last and time.monotonic() < limit:
+        while not self._answered and time.monotonic() < limit:
             lines = self._lines(wait_s=0.1)
             said += lines
             self._take(lines)
-            if self._process.poll() is not None and not self._last:
+            if self._process.poll() is not None and not self._answered:
                 break
-        if not self._last:
+        if not self._answered:
             self._end()
-            why = next(
-                (line.strip() for line in said if line.strip() and not line.startswith("#")), "no answer"
-            )
             raise SamplerError(
-                f"the DCGM host engine gives no SM activity: {why}",
+                f"the DCGM host engine gives no SM activity: {_why_none(said)}",
                 hint="see that nv-hostengine runs and `dcgmi profile --list` shows field 1002",
             )
         return [Device(d) for d in sorted(self._last)]
@@ -150,6 +151,7 @@ class DcgmSampler:
             if row is None:
                 continue
             device, share = row
+            self._answered = self._answered or share is not None
             last = self._last.get(device)
             self._last[device] = at
             if last is None or at <= last:
@@ -196,3 +198,13 @@ class DcgmSampler:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _why_none(said: Sequence[str]) -> str:
+    """What ``dcgmi`` said instead of a number; its heading is two lines, of which the second is ``ID``."""
+    rows = [row for line in said if (row := parse_row(line)) is not None]
+    if rows:
+        gpus = sorted({device for device, _ in rows})
+        return f"only N/A for GPU {', '.join(map(str, gpus))} in {START_S:g} s"
+    texts = (line.strip() for line in said)
+    return next((t for t in texts if t and not t.startswith("#") and t.upper() != "ID"), "no answer")

@@ -1,4 +1,7 @@
-"""The DCGM sampler on recorded answers of ``dcgmi dmon``, replayed by a script in its place."""
+"""The DCGM sampler on answers in the form of ``dcgmi dmon``, given by a script in its place.
+
+The form is that of the output which users show in https://github.com/NVIDIA/DCGM, issues 3, 8, 151 and 244.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from rlprof.capture.samplers import dcgm
 from rlprof.capture.samplers.base import MS, SamplerError
 from rlprof.capture.samplers.dcgm import DcgmSampler, parse_row
 
-#: As `dcgmi dmon -e 1002 -d 100` prints them (DCGM 3.3): the heading comes again every so often.
+#: Of `dcgmi dmon -e 1002 -d 100`: the heading comes again every so often, the first answer may be none.
 RECORDED = """#Entity   SMACT
 ID
 GPU 1     0.000
@@ -40,6 +44,11 @@ def program(tmp_path: Path, text: str, *, pause_s: float = 0.02, then: str = "sl
         ("GPU 0     0.518", (0, 0.518)),
         ("    GPU 12   1.000  ", (12, 1.0)),
         ("GPU 0     N/A", (0, None)),
+        ("GPU 0     N/W", (0, None)),
+        ("GPU 7     0.571        ", (7, 0.571)),
+        ("GPU-I 21  0.000", None),  # an instance of MIG is no GPU
+        ("dmon was stopped due to receiving a signal", None),
+        ("      Id", None),
         ("GPU 0     140737488355328.000", (0, None)),  # DCGM's blank value
         ("#Entity   SMACT", None),
         ("ID", None),
@@ -85,6 +94,22 @@ def test_without_a_host_engine_its_words_are_passed_on(tmp_path: Path) -> None:
     said = "Error: unable to establish a connection to the specified host: localhost"
     sampler = DcgmSampler(None, 100 * MS, program(tmp_path, said, then="exit 1"))
     with pytest.raises(SamplerError, match="unable to establish a connection"):
+        sampler.start()
+
+
+def test_an_error_after_the_heading_is_passed_on_and_not_the_heading(tmp_path: Path) -> None:
+    said = "# Entity  SMACT\n      Id\nError setting watches. Result: Profiling is not supported for this GPU"
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, said, then="exit 1"))
+    with pytest.raises(SamplerError, match="gives no SM activity: Error setting watches"):
+        sampler.start()
+
+
+def test_gpus_that_never_have_a_number_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen where SM activity is asked for alone: the sampler does not start, so that `auto` goes on."""
+    monkeypatch.setattr(dcgm, "START_S", 0.5)
+    text = "#Entity   SMACT\nID\n" + "GPU 0     N/A\nGPU 1     N/A\n" * 3
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, text))
+    with pytest.raises(SamplerError, match="only N/A for GPU 0, 1"):
         sampler.start()
 
 
