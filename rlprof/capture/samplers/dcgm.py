@@ -1,9 +1,9 @@
 """SM activity by a running DCGM host engine: field 1002 (``DCGM_FI_PROF_SM_ACTIVE``) through ``dcgmi dmon``.
 
 For machines whose operators run DCGM and keep the counters for it. Not verified on a machine with DCGM: the
-reader is tested on answers in the form that users of ``dcgmi`` have published, and a capture says so in a note.
-That form is, for example, in issues 151 (rows of GPUs and of MIG instances), 244 (``N/A`` at first, and on some
-GPUs for ever if SM activity is asked for alone), 8 (``N/W``) and 3 (errors after the heading) of
+reader is tested on answers in the form that users of ``dcgmi`` have published, and a capture says so in a
+note. That form is, for example, in issues 151 (rows of GPUs and of MIG instances), 244 (``N/A`` at first, and
+on some GPUs for ever if SM activity is asked for alone), 8 (``N/W``) and 3 (errors after the heading) of
 https://github.com/NVIDIA/DCGM.
 """
 

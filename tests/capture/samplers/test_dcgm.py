@@ -63,7 +63,7 @@ def test_rows_are_read(line: str, row: object) -> None:
 def test_recorded_answers_become_samples(tmp_path: Path) -> None:
     sampler = DcgmSampler([0, 1], 100 * MS, program(tmp_path, RECORDED))
     devices = sampler.start()
-    assert [d.device for d in devices] == [1]  # the first answer says which are watched
+    assert 1 in [d.device for d in devices]  # those that have answered when the first number comes
     got, limit = [], time.monotonic() + 5
     while sum(s.device == 0 for s in got) < 2 and time.monotonic() < limit:
         time.sleep(0.02)
