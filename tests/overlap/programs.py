@@ -198,7 +198,7 @@ class Wrapped:
 
     trainer: Trainer
     program: Program
-    iteration: LoopNode
+    iteration: ExecutionNode
     rollout: ExecutionNode
     nodes: dict[str, ExecutionNode]
     states: dict[str, State]
@@ -229,8 +229,7 @@ def wrapped(trainer: Trainer | None = None, *, spare: bool = True, **sizes: int)
 
     by_sample = Batch(samples="samples", invariant=True)
     program = Program()
-    iteration = LoopNode(None, program, t.iteration)
-    t.iteration = iteration  # type: ignore[method-assign]
+    iteration = wrap(t, "iteration", program, loop=True)
     nodes: dict[str, ExecutionNode] = {"iteration": iteration}
     nodes["sync"] = wrap(t.policy, "load", iteration, reads(theta), refreshes(w), name="sync", role="sync")
     nodes["rollout"] = rollout = wrap(t, "rollout", iteration)

@@ -1,0 +1,352 @@
+"""From what was noted in several runs to a recording: bindings, constants, memory that is written in place."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from rlprof.overlap.bindings import Binding, Const, External, Pack, Path, Ref, arguments
+from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.lineage import Known, MemoryTrack, Raw, RawPack, is_shared
+from rlprof.overlap.recording import Invocation, Recording, Unknown
+from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
+from rlprof.overlap.trace import CallRecord, RunTrace
+from rlprof.overlap.values import describe, is_array, same_bits, stamp
+
+_VALUES = (int, str, bytes, bool, type(None), slice, range, np.dtype, Enum, PurePath)
+
+
+class Constants:
+    """The table of constants of a recording, filled as bindings are made."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Any] = {}
+        self._objects: dict[int, str] = {}
+        self._unknown = 0
+
+    def const(self, value: Any) -> Const:
+        """Return a constant of this value."""
+        if is_scalar(value):
+            return self._named(repr(value), value)
+        name = self._objects.get(id(value))
+        if name is None:
+            if is_array(value):
+                first = f"{describe(value)} {stamp(value) or 0:08x}"
+            else:
+                first = f"object {type(value).__name__}"
+            name = self._free(first)
+            self._objects[id(value)] = name
+        return self._named(name, value)
+
+    def kind(self, kind: str | type) -> str:
+        """Return what a `Pack` calls this kind of container."""
+        if isinstance(kind, str):
+            return kind
+        name = f"type {kind.__module__}.{kind.__qualname__}"
+        if self.table.setdefault(name, kind) is not kind:
+            name = self._objects.setdefault(id(kind), self._free(name))
+            self.table[name] = kind
+        return name
+
+    def unknown(self, value: Any) -> Const:
+        """Return what stands for a value without a known origin."""
+        self._unknown += 1
+        return self._named(f"?{self._unknown}", Unknown(describe(value)))
+
+    def _named(self, name: str, value: Any) -> Const:
+        self.table[name] = value
+        return Const(name)
+
+    def _free(self, name: str) -> str:
+        number, found = 1, name
+        while found in self.table:
+            number += 1
+            found = f"{name} {number}"
+        return found
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a plain number, text or None, which its repr tells."""
+    return type(value) in {int, float, bool, str, bytes, complex, type(None)}
+
+
+def is_same(values: Sequence[Any]) -> bool:
+    """Whether what was seen in several runs is the same: one object, or equal bits."""
+    first = values[0]
+    for other in values[1:]:
+        if other is first:
+            continue
+        if type(other) is not type(first):
+            return False
+        if isinstance(first, float):
+            if struct.pack("d", first) != struct.pack("d", other):
+                return False
+        elif isinstance(first, np.generic):
+            if first.tobytes() != other.tobytes():
+                return False
+        elif is_array(first):
+            if not same_bits(first, other):
+                return False
+        elif not isinstance(first, _VALUES) or first != other:
+            return False
+    return True
+
+
+class Assembler:
+    """Makes bindings of what was noted.
+
+    Parameters
+    ----------
+    runs : sequence of RunTrace
+        All runs, ended.
+    states : mapping of str to StateSpec
+        Declared state objects.
+    owners : mapping of (str, int) to str
+        State objects by the memory that they hold.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[RunTrace],
+        states: Mapping[str, StateSpec],
+        owners: Mapping[tuple[str, int], str],
+    ) -> None:
+        self.runs = runs
+        self.constants = Constants()
+        self.states = dict(states)
+        self._owners = owners
+        self._ids = [[record.id for record in run.records] for run in runs]
+        self._written = {
+            id(track): track.writers for run in runs for track in run.lineage.memories if track.writers
+        }
+        self._memory = self._memory_accesses()
+
+    def invocations(self) -> tuple[tuple[Invocation, ...], ...]:
+        """Return the calls of every run."""
+        by_id: dict[str, list[CallRecord]] = {}
+        for run, ids in zip(self.runs, self._ids, strict=True):
+            for record, name in zip(run.records, ids, strict=True):
+                by_id.setdefault(name, []).append(record)
+        bound: dict[int, tuple[Pack, Binding]] = {}
+        for records in by_id.values():
+            for record, ins, out in self._bind(records):
+                bound[id(record)] = (ins, out)
+        return tuple(
+            tuple(
+                self._invocation(record, name, *bound[id(record)])
+                for record, name in zip(run.records, ids, strict=True)
+            )
+            for run, ids in zip(self.runs, self._ids, strict=True)
+        )
+
+    def _invocation(self, record: CallRecord, name: str, ins: Pack, out: Binding) -> Invocation:
+        region = record
+        while region.parent is not None:
+            region = region.parent
+        outside = len(region.context.indices)
+        return Invocation(
+            id=name,
+            node=record.node.path,
+            parent=None if record.parent is None else record.parent.id,
+            indices=record.context.indices[outside:],
+            arguments=ins,
+            output=out,
+            accesses=record.accesses,
+            memory=tuple(self._memory.get(name, {}).items()),
+            batch_size=record.batch_size,
+            start_ns=record.start_ns,
+            return_ns=record.return_ns,
+            end_ns=max(record.end_ns, record.return_ns),
+            failed=record.failed,
+        )
+
+    # bindings ----------------------------------------------------------------------------------------------
+
+    def _bind(self, records: list[CallRecord]) -> list[tuple[CallRecord, Pack, Binding]]:
+        """Arguments and output of the records of one call in all runs."""
+        if len({(len(r.args), tuple(r.kwargs), r.output is None) for r in records}) > 1:
+            return [one for record in records for one in self._bind([record])]
+        positional = [self._settle([r.args[i] for r in records]) for i in range(len(records[0].args))]
+        named = {k: self._settle([r.kwargs[k] for r in records]) for k in records[0].kwargs}
+        if records[0].output is None:
+            outputs: list[Binding] = [self.constants.const(None)] * len(records)
+        else:
+            outputs = self._settle([r.output for r in records if r.output is not None], made_by=records)
+        return [
+            (
+                record,
+                arguments(tuple(p[n] for p in positional), {k: v[n] for k, v in named.items()}),
+                outputs[n],
+            )
+            for n, record in enumerate(records)
+        ]
+
+    def _settle(self, raws: list[Raw], made_by: list[CallRecord] | None = None) -> list[Binding]:
+        """Bindings of one value in all runs."""
+        packs = [raw for raw in raws if isinstance(raw, RawPack)]
+        if len(packs) == len(raws):
+            first = packs[0]
+            if any((p.kind, p.keys) != (first.kind, first.keys) for p in packs):
+                return [self._settle([raw], _nth(made_by, n))[0] for n, raw in enumerate(raws)]
+            items = [self._settle([p.items[i] for p in packs], made_by) for i in range(len(first.items))]
+            one_object = all(p.whole is first.whole for p in packs) and len(packs) > 1
+            if one_object and first.kind != "tuple" and all(isinstance(b, Const) for i in items for b in i):
+                return [self.constants.const(first.whole)] * len(packs)
+            kind = self.constants.kind(first.kind)
+            return [Pack(kind, first.keys, tuple(item[n] for item in items)) for n in range(len(packs))]
+        if packs:
+            return [self._settle([raw], _nth(made_by, n))[0] for n, raw in enumerate(raws)]
+        return self._leaves([raw for raw in raws if isinstance(raw, Known)], made_by)
+
+    def _leaves(self, leaves: list[Known], made_by: list[CallRecord] | None) -> list[Binding]:
+        open_ends = [k.record is None and not (k.external and not is_shared(k.obj)) for k in leaves]
+        shared = all(is_shared(k.obj) for k in leaves)
+        own = made_by is not None and all(
+            k.record is record for k, record in zip(leaves, made_by, strict=True)
+        )
+        if (all(open_ends) or (shared and not own)) and self._is_constant(leaves, made_by is None):
+            return [self.constants.const(leaves[0].obj)] * len(leaves)
+        return [self._origin(known) for known in leaves]
+
+    def _is_constant(self, leaves: list[Known], as_argument: bool) -> bool:
+        objects = [k.obj for k in leaves]
+        if all(o is objects[0] for o in objects):
+            # of a single run nothing can be said but for what Python shares
+            return len(objects) > 1 or is_scalar(objects[0])
+        if not as_argument and is_array(objects[0]):
+            return False  # whoever gets it may write to it
+        if any(k.memory is not None and (k.memory.writers or k.stamp != stamp(k.obj)) for k in leaves):
+            return False
+        return is_same(objects)
+
+    def _origin(self, known: Known) -> Binding:
+        if known.record is not None:
+            return Ref(known.record.id, known.path, known.view)
+        if known.external:
+            return External(known.path, known.view)
+        if known.maker is not None:
+            record, path = known.maker
+            return Ref(record.id, path)
+        return self.constants.unknown(known.obj)
+
+    # memory ------------------------------------------------------------------------------------------------
+
+    def _memory_accesses(self) -> dict[str, dict[Cell, Mode]]:
+        """For each call the memory that it writes in place, or uses while others write it."""
+        found: dict[str, dict[Cell, Mode]] = {}
+        for run in self.runs:
+            for track in run.lineage.memories:
+                owner = self._owners.get(track.key)
+                if owner is None and not self._is_written(track):
+                    continue
+                cells = self._cells(track, owner)
+                for record, mode in _uses(track):
+                    cell_modes = found.setdefault(record.id, {})
+                    for cell in cells:
+                        if owner is not None and _declares(record, cell, mode):
+                            continue
+                        cell_modes[cell] = _stronger(cell_modes.get(cell), mode)
+        return {name: modes for name, modes in found.items() if modes}
+
+    def _is_written(self, track: MemoryTrack) -> bool:
+        names = self._names
+        return bool(track.writers) or any(_name(known) in names for known in track.wholes)
+
+    @property
+    def _names(self) -> set[str]:
+        """Names of memory that some run saw written."""
+        if not hasattr(self, "_written_names"):
+            self._written_names = {
+                _name(known)
+                for run in self.runs
+                for track in run.lineage.memories
+                if track.writers
+                for known in track.wholes[:1]
+            }
+        return self._written_names
+
+    def _cells(self, track: MemoryTrack, owner: str | None) -> Iterable[Cell]:
+        if owner is not None:
+            spec = self.states[owner]
+            if spec.partitions is None:
+                return [Cell(owner)]
+            return [Cell(owner, k) for k in range(spec.partitions)]
+        name = _name(track.wholes[0]) if track.wholes else self._constant_name(track)
+        self.states.setdefault(name, StateSpec(name, memory=True))
+        return [Cell(name)]
+
+    def _constant_name(self, track: MemoryTrack) -> str:
+        return f"memory:{track.key[0]} {track.key[1]}"
+
+
+def _nth(records: list[CallRecord] | None, n: int) -> list[CallRecord] | None:
+    return None if records is None else [records[n]]
+
+
+def _name(known: Known) -> str:
+    call = "the arguments" if known.record is None else known.record.id
+    path = "".join(f".{key}" for key in known.path)
+    return f"memory:{call}{path}"
+
+
+def _uses(track: MemoryTrack) -> list[tuple[CallRecord, Mode]]:
+    found: list[tuple[CallRecord, Mode]] = []
+    if track.creator is not None:
+        found.append((track.creator, "refresh"))
+    found += [(record, "read") for record in track.uses if not record.has_inner]
+    found += [(record, "update") for record in track.writers]
+    return found
+
+
+def _stronger(known: Mode | None, mode: Mode) -> Mode:
+    if known is None or known == mode:
+        return mode
+    return "refresh" if "refresh" in (known, mode) else "update"
+
+
+def _declares(record: CallRecord, cell: Cell, mode: Mode) -> bool:
+    declared = [m for c, m in record.accesses if c == cell]
+    return bool(declared) and (mode == "read" or any(m != "read" for m in declared))
+
+
+def assemble(
+    region: str,
+    runs: Sequence[RunTrace],
+    nodes: Mapping[str, NodeSpec],
+    states: Mapping[str, StateSpec],
+    owners: Mapping[tuple[str, int], str],
+) -> Recording:
+    """Make a recording of what was noted.
+
+    Parameters
+    ----------
+    region : str
+        Path of the node.
+    runs : sequence of RunTrace
+        Ended.
+    nodes, states : mapping
+        As in `Recording`.
+    owners : mapping of (str, int) to str
+        State objects by the memory that they hold (`Memory.key`).
+
+    Raises
+    ------
+    RecordingError
+        If an array changed and it is not known who wrote.
+    """
+    made = Assembler(runs, states, owners)
+    invocations = made.invocations()
+    for known, seen_by in runs[-1].changes:
+        if known.memory is not None and known.memory.key in owners:
+            continue
+        raise RecordingError(
+            f"{describe(known.obj)} that {seen_by.id} was given had been changed since it was last seen, and"
+            " no call was seen to write it",
+            hint="record one run more, or declare a State that holds the array",
+        )
+    return Recording(region, dict(nodes), made.states, invocations, made.constants.table)

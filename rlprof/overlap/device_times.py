@@ -1,0 +1,71 @@
+"""When the device work of a call was complete, by CUDA events that nobody waits for while training runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlprof.overlap.trace import CallRecord
+
+#: Events closer together than this had nothing between them: recording the second takes as long.
+NOTHING_S = 10e-6
+
+
+class DeviceTimes:
+    """Events around calls, on the stream that is current in the calling thread.
+
+    Work that a call submits to other streams is not seen. Without torch, or before CUDA is initialised,
+    nothing is done: the completion of a call is its return then.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        self._cuda: Any = cuda if cuda is not None and cuda.is_initialized() else None
+        self._origins: dict[int, tuple[Any, int]] = {}
+        if self._cuda is not None:
+            for device in range(self._cuda.device_count()):
+                self._origin(device)
+
+    def _origin(self, device: int) -> None:
+        """An event at a known host time."""
+        with self._cuda.device(device):
+            event = self._cuda.Event(enable_timing=True)
+            self._cuda.synchronize(device)
+            began = time.monotonic_ns()
+            event.record()
+            event.synchronize()
+            ended = time.monotonic_ns()
+        self._origins[device] = (event, (began + ended) // 2)
+
+    def mark(self) -> Any:
+        """Return what `returned` needs: an event before the call; None without CUDA."""
+        if self._cuda is None:
+            return None
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return (self._cuda.current_device(), event, None)
+
+    def returned(self, record: CallRecord) -> None:
+        """Record an event after a call."""
+        if record.device is None:
+            return
+        device, before, _ = record.device
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(device))
+        record.device = (device, before, event)
+
+    def settle(self, records: list[CallRecord]) -> None:
+        """Wait for all events and set the completion of each call; called when the run is over."""
+        for record in records:
+            if record.device is None or record.device[2] is None:
+                continue
+            device, before, after = record.device
+            after.synchronize()
+            record.device = None
+            if before.elapsed_time(after) / 1e3 < NOTHING_S:
+                continue  # no work of its own: the events may have waited for others' work
+            origin, at_ns = self._origins[device]
+            record.end_ns = at_ns + round(origin.elapsed_time(after) * 1e6)

@@ -1,0 +1,279 @@
+"""Where the values of one recorded run come from: identity of objects, views of memory, writes in place.
+
+Every object that a call of the run returned, or that the region was given, is known by its identity; it is
+kept alive while the run is recorded, so that no other object can take its place. What reaches a call and is
+not known is settled when all runs are there: the same in each is a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rlprof.overlap.bindings import Path, View
+from rlprof.overlap.specs import Key
+from rlprof.overlap.values import DEEPEST, Memory, is_array, memory_of, stamp, take_apart, view_of
+
+if TYPE_CHECKING:
+    from rlprof.overlap.trace import CallRecord
+
+_SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
+
+
+def is_shared(value: Any) -> bool:
+    """Whether Python may use one object for all equal values: then identity says nothing of origin."""
+    if value is None or isinstance(value, (bool, str, bytes)):
+        return True
+    return type(value) is int and -6 < value < 257
+
+
+class MemoryTrack:
+    """One piece of memory in which arrays of a run lie.
+
+    Parameters
+    ----------
+    key : tuple of (str, int)
+        As in `Memory`.
+    """
+
+    __slots__ = ("creator", "key", "uses", "wholes", "writers", "written_at")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.wholes: list[Known] = []
+        self.creator: CallRecord | None = None
+        self.uses: list[CallRecord] = []
+        self.writers: list[CallRecord] = []
+        self.written_at = -1
+
+    def write(self, record: CallRecord, event: int) -> None:
+        """Note that the code of a call wrote here."""
+        self.writers.append(record)
+        self.written_at = event
+
+
+class Known:
+    """An object seen in a run.
+
+    Parameters
+    ----------
+    obj : object
+        Itself, kept alive.
+    record : CallRecord or None
+        The call that returned it; None if it is not known.
+    path : tuple
+        Where it lay in the output, or in the region's arguments if `external`.
+    external : bool
+        It came with the region's arguments.
+    """
+
+    __slots__ = (
+        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at", "view",
+    )  # fmt: skip
+
+    def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
+        self.obj = obj
+        self.record = record
+        self.path = path
+        self.external = external
+        #: Part of the array that the other fields describe.
+        self.view: View | None = None
+        #: Identities of the items when it was returned, for a container.
+        self.items: tuple[int, ...] | None = None
+        #: The call around other calls whose own code made it, and where in its output, if anybody asks.
+        self.maker: tuple[CallRecord, Path] | None = None
+        #: Arrays inside a container.
+        self.arrays: tuple[Known, ...] = ()
+        self.memory: MemoryTrack | None = None
+        self.stamp: int | None = None
+        self.stamped_at = -1
+
+
+class RawPack:
+    """A container put together by code between calls."""
+
+    __slots__ = ("items", "keys", "kind", "whole")
+
+    def __init__(self, kind: str | type, keys: tuple[Key, ...], items: list[Raw], whole: Any) -> None:
+        self.kind, self.keys, self.items, self.whole = kind, keys, items, whole
+
+
+#: What is noted of a value while the run goes on.
+Raw: TypeAlias = Known | RawPack
+
+
+class Lineage:
+    """The objects of one run.
+
+    Parameters
+    ----------
+    writes : bool
+        Look for writes in place.
+    """
+
+    def __init__(self, writes: bool = True) -> None:
+        self._table: dict[int, Known] = {}
+        self._memories: dict[tuple[str, int], MemoryTrack] = {}
+        self._writes = writes
+
+    @property
+    def memories(self) -> Iterable[MemoryTrack]:
+        """All memory in which an array of the run lies."""
+        return self._memories.values()
+
+    def memory(self, key: tuple[str, int]) -> MemoryTrack | None:
+        """Memory by its key."""
+        return self._memories.get(key)
+
+    def known(self, value: Any) -> Known | None:
+        """What is known of an object."""
+        return self._table.get(id(value))
+
+    # values that reach a call ------------------------------------------------------------------------------
+
+    def resolve(self, value: Any, arrays: list[Known], depth: int = 0) -> Raw:
+        """Return where a value comes from, and add the arrays in it to `arrays`."""
+        known = self._table.get(id(value))
+        if known is not None:
+            if known.memory is not None:
+                arrays.append(known)
+                return known
+            if known.items is None:
+                return known
+            parts = take_apart(value)
+            if parts is not None and known.items == tuple(map(id, parts.items)):
+                arrays.extend(known.arrays)
+                return known
+        elif type(value) in _SCALARS:
+            known = self._table[id(value)] = Known(value, None)
+            return known
+        elif is_array(value):
+            known = self._array(value)
+            arrays.append(known)
+            return known
+        else:
+            parts = take_apart(value)
+        if parts is None or depth > DEEPEST:
+            known = self._table[id(value)] = Known(value, None)
+            return known
+        items = [self.resolve(item, arrays, depth + 1) for item in parts.items]
+        return RawPack(parts.kind, parts.keys, items, value)
+
+    def _array(self, value: Any) -> Known:
+        """Make an unknown array known, as a view of a known one if it is."""
+        place = memory_of(value)
+        track = self._memories.get(place.key)
+        made = None
+        if track is not None:
+            for whole in reversed(track.wholes):
+                view = view_of(value, whole.obj)
+                if view is not None:
+                    made = Known(value, whole.record, whole.path, whole.external)
+                    made.view = view
+                    break
+        if made is None:
+            made = Known(value, None)
+        self._place(made, place)
+        self._table[id(value)] = made
+        return made
+
+    def _place(self, known: Known, place: Memory) -> None:
+        track = self._memories.get(place.key)
+        if track is None:
+            track = self._memories[place.key] = MemoryTrack(place.key)
+        if known.view is None and (known.record is not None or known.external):
+            track.wholes.append(known)
+        known.memory = track
+
+    # values that come into being ---------------------------------------------------------------------------
+
+    def give(self, value: Any, event: int) -> None:
+        """Make the region's arguments ``(args, kwargs)`` known, with all that is in them."""
+        self._enter(value, None, (), event, external=True)
+
+    def returned(self, value: Any, record: CallRecord, event: int) -> Raw:
+        """Make what an innermost call returned known.
+
+        Parameters
+        ----------
+        value : object
+            What it returned.
+        record : CallRecord
+            The call. Objects among its arguments it passes on.
+        event : int
+            Number of the event, for the order of writes.
+        """
+        given = frozenset(
+            id(known.obj) for raw in (*record.args, *record.kwargs.values()) for known in leaves_of(raw)
+        )
+        return self._enter(value, record, (), event, given=given)
+
+    def _enter(
+        self,
+        value: Any,
+        record: CallRecord | None,
+        path: Path,
+        event: int,
+        *,
+        given: frozenset[int] = frozenset(),
+        external: bool = False,
+    ) -> Raw:
+        known = self._table.get(id(value))
+        if known is not None and id(value) in given and known.items is None and not is_shared(value):
+            return known
+        made = Known(value, record, path, external)
+        if type(value) in _SCALARS:
+            # of values that Python shares, a call's are not kept: equal ones from elsewhere are the same object
+            if not is_shared(value) or (external and known is None):
+                self._table[id(value)] = made
+            return made
+        if is_array(value):
+            self._enter_array(made, known, event)
+            self._table[id(value)] = made
+            return made
+        parts = take_apart(value) if len(path) < DEEPEST else None
+        if parts is None:
+            self._table[id(value)] = made
+            return made
+        items = [
+            self._enter(item, record, (*path, key), event, given=given, external=external)
+            for key, item in zip(parts.keys, parts.items, strict=True)
+        ]
+        made.items = tuple(map(id, parts.items))
+        if any(isinstance(i, RawPack) or i.record is not record or i.external != external for i in items):
+            return RawPack(parts.kind, parts.keys, items, value)
+        made.arrays = tuple(
+            a for i in items if isinstance(i, Known) for a in ((i,) if i.memory is not None else i.arrays)
+        )
+        if parts.items:  # all empty tuples are one object
+            self._table[id(value)] = made
+        return made
+
+    def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
+        """An array that a call returned, or that came with the region's arguments."""
+        place = memory_of(made.obj)
+        track = self._memories.get(place.key)
+        before = known or (track.wholes[-1] if track is not None and track.wholes else None)
+        if self._writes:
+            made.stamp, made.stamped_at = stamp(made.obj), event
+            if track is not None and before is not None and made.record is not None:
+                again = made.stamp if before.obj is made.obj else stamp(before.obj)
+                if before.stamp is not None and again != before.stamp and track.written_at < event:
+                    track.write(made.record, event)
+                before.stamp, before.stamped_at = again, event
+        self._place(made, place)
+        assert made.memory is not None
+        if track is None:
+            made.memory.creator = made.record
+        elif made.record is not None:
+            made.memory.uses.append(made.record)
+
+
+def leaves_of(raw: Raw) -> Iterator[Known]:
+    """Yield what a value is made of, and the arrays in containers that a call returned."""
+    if isinstance(raw, RawPack):
+        for item in raw.items:
+            yield from leaves_of(item)
+    else:
+        yield raw
+        yield from raw.arrays

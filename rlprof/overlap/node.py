@@ -1,0 +1,456 @@
+"""Nodes of the execution hierarchy: callables that stand in front of the native ones (Rose, section 4.2.1).
+
+A call of a node follows one path: hooks before, the graph table, the replacement if there is one and the
+native entry if not, never both, hooks after, the result through the original interface.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from rlprof.capture import recorder as _recorder
+from rlprof.overlap.context import CallContext, _current
+from rlprof.overlap.errors import WrapError
+from rlprof.overlap.marked import Iterations
+from rlprof.overlap.observe import finish, observed, observed_coroutine
+from rlprof.overlap.remote import callable_of, rebound
+from rlprof.overlap.specs import BatchSpec, NodeSpec, Role
+from rlprof.overlap.state import Access
+
+if TYPE_CHECKING:
+    from rlprof.overlap.program import Program
+
+Entry = Callable[..., Any]
+
+
+class ExecutionNode:
+    """A block of a component worker: what is called is the node, what it does is its entry.
+
+    Parameters
+    ----------
+    parent : ExecutionNode, Program or None
+        The node whose entry makes these calls; a program (or None, for a program of its own) for the root.
+    entry : callable
+        Function, bound method, coroutine function, something that returns futures, or a remote method (of a
+        Ray actor, of a `LocalWorker`). It is never replaced: `entry` stays the native one.
+    *accesses : Access or tuple of Access
+        What `reads`, `updates` and `refreshes` return.
+    name : str, optional
+        Unique below the parent; by default that of the entry.
+    component : str, optional
+        Component worker; by default the class of the object that the entry is bound to, else the parent's.
+    stateless : bool
+        It uses no state. A node that declares nothing counts as an update of its whole component.
+    batch : BatchSpec, optional
+        How its batch may be cut.
+    resources : iterable of str
+        Further things that serve one call at a time.
+    role : {"", "sync", "update"}
+        A boundary of training.
+    movable : bool
+        Rewire may move it.
+    copy_argument : str or mapping of str to str, optional
+        Parameter that takes the object of a state, for calls on a spare copy of it: one for all states, or by
+        state. Not needed where the object is the one that the entry is bound to.
+
+    Raises
+    ------
+    WrapError
+        If the declaration cannot work; it names node and state.
+    """
+
+    kind: str = "plain"
+
+    def __init__(
+        self,
+        parent: ExecutionNode | Program | None,
+        entry: Entry,
+        *accesses: Access | tuple[Access, ...],
+        name: str | None = None,
+        component: str | None = None,
+        stateless: bool = False,
+        batch: BatchSpec | None = None,
+        resources: Iterable[str] = (),
+        role: Role = "",
+        movable: bool = True,
+        copy_argument: str | Mapping[str, str] | None = None,
+    ) -> None:
+        self._set_up(
+            parent,
+            entry,
+            accesses,
+            name,
+            component,
+            stateless,
+            batch,
+            resources,
+            role,
+            movable,
+            copy_argument,
+        )
+
+    def _set_up(
+        self,
+        parent: ExecutionNode | Program | None,
+        entry: Entry | None,
+        accesses: tuple[Access | tuple[Access, ...], ...],
+        name: str | None,
+        component: str | None,
+        stateless: bool,
+        batch: BatchSpec | None,
+        resources: Iterable[str],
+        role: Role,
+        movable: bool,
+        copy_argument: str | Mapping[str, str] | None,
+        count: int | None = None,
+    ) -> None:
+        from rlprof.overlap.program import Program
+
+        native = entry.native if isinstance(entry, ExecutionNode) else entry
+        found = name or _name_of(native)
+        if not isinstance(found, str) or not found.strip() or any(c in found for c in "/[]#@"):
+            raise WrapError(
+                f"{found!r} cannot name a node", hint='give a name without / [ ] # @, such as "infer"'
+            )
+        above = parent if isinstance(parent, ExecutionNode) else None
+        if above is None and parent is not None and not isinstance(parent, Program):
+            raise WrapError(
+                f"the parent of node {found} is a value of type {type(parent).__name__}",
+                hint="give a node, or a Program for the root",
+            )
+        self.name = found
+        self.parent = above
+        self.path = found if above is None else f"{above.path}/{found}"
+        program = above.program if above is not None else parent
+        self.program: Program = program if isinstance(program, Program) else Program()
+        self.native = native
+        self.accesses = tuple(
+            a for group in accesses for a in (group if isinstance(group, tuple) else (group,))
+        )
+        for access in self.accesses:
+            if not isinstance(access, Access):
+                raise WrapError(
+                    f"node {self.path} declares a value of type {type(access).__name__}",
+                    hint="use reads(...), updates(...) and refreshes(...)",
+                )
+        if stateless and self.accesses:
+            raise WrapError(
+                f"node {self.path} is stateless and declares {self.accesses[0].name}",
+                hint="say one or the other",
+            )
+        self.is_stateless = stateless
+        self.count = count
+        self.batch = batch
+        self.resources = tuple(resources)
+        self.role = role
+        self.movable = movable
+        self.copy_argument = copy_argument
+        self.children: list[ExecutionNode] = []
+        self.is_loop = isinstance(self, LoopNode)
+        self.is_marked = native is None
+        self._component = component
+        self._entry = None if native is None else callable_of(native, self.path)
+        self._target: Entry = self._entry if self._entry is not None else _no_entry
+        self._is_async = native is not None and inspect.iscoroutinefunction(native)
+        self._parent_path = None if above is None else above.path
+        self._outside = itertools.count()
+        self._open: set[CallContext] = set()
+        self._quiet = True
+        if native is not None:
+            functools.update_wrapper(self, native, updated=())  # type: ignore[arg-type]
+        self.parameters = _parameters(native)
+        self._check_batch()
+        self.program.add(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    def __reduce__(self) -> Any:
+        raise WrapError(
+            f"node {self.path} cannot be copied or pickled",
+            hint="copy objects before their methods are wrapped, or unwrap them first",
+        )
+
+    @property
+    def entry(self) -> Entry:
+        """The native callable, as it can be called: for a Ray method its ``remote``."""
+        if self._entry is None:
+            raise WrapError(f"node {self.path} marks a loop and has no entry")
+        return self._entry
+
+    @property
+    def owner(self) -> Any:
+        """The object that the entry is bound to, None for a function."""
+        return getattr(self.native, "__self__", None)
+
+    @property
+    def remote(self) -> ExecutionNode:
+        """The node itself, so that code which calls ``handle.method.remote(...)`` stays as it is."""
+        return self
+
+    @property
+    def component(self) -> str:
+        """Component worker that runs it."""
+        return self._component or self.program.component_of(self)
+
+    @property
+    def loop_level(self) -> int:
+        """As `NodeSpec.loop_level`."""
+        above = self.parent
+        while above is not None and not above.is_loop:
+            above = above.parent
+        outer = -1 if above is None else above.loop_level
+        return outer + 1 if self.is_loop else max(outer, 0)
+
+    @property
+    def spec(self) -> NodeSpec:
+        """What is known of the node without running it."""
+        return NodeSpec(
+            path=self.path,
+            parent=self._parent_path,
+            kind="loop" if self.is_loop else "plain",
+            count=self.count,
+            loop_level=self.loop_level,
+            component=self.component,
+            accesses=tuple(a.spec for a in self.accesses),
+            declared=bool(self.accesses) or self.is_stateless or self.is_marked,
+            batch=self.batch,
+            resources=self.resources,
+            role=self.role,
+            movable=self.movable,
+            marked=self.is_marked,
+            parameters=self.parameters,
+        )
+
+    def rebind(self, copies: Mapping[str, int]) -> Entry:
+        """Return the entry that works on the given storage copies.
+
+        Parameters
+        ----------
+        copies : mapping of str to int
+            Copy by state; copy 0 is the native object.
+
+        Raises
+        ------
+        WrapError
+            If there is no such copy, or the entry does not get the object from anywhere that can be changed.
+        """
+        entry, given = self.entry, {}
+        for name, copy in copies.items():
+            if copy == 0:
+                continue
+            state = self.program.states[name]
+            if not 0 < copy <= len(state.copies):
+                raise WrapError(
+                    f"node {self.path} needs copy {copy} of state {name}, which has {len(state.copies)}",
+                    hint=f'give State("{name}", ..., copies=[...]) spare objects',
+                )
+            spare = state.copies[copy - 1]
+            if state.obj is not None and state.obj is self.owner:
+                entry = rebound(self.native, spare, self.path)
+                continue
+            argument = self.copy_argument
+            parameter = argument.get(name) if isinstance(argument, Mapping) else argument
+            if parameter is None:
+                raise WrapError(
+                    f"node {self.path} cannot be run on a copy of state {name}: its entry is not bound to it",
+                    hint="give copy_argument, the parameter that takes the object",
+                )
+            given[parameter] = spare
+        return functools.partial(entry, **given) if given else entry
+
+    # calls -------------------------------------------------------------------------------------------------
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the node, through its replacement if one is installed."""
+        if self._is_async:
+            return self._call_async(args, kwargs)
+        parent = _current.get()
+        path = self._parent_path
+        if (parent.node if parent is not None else None) != path:
+            parent = self._find_parent(parent)
+        position = next(self._outside) if parent is None else parent.next_position(self.path)
+        context = CallContext(self.path, parent, position, self.is_loop)
+        self._open.add(context)
+        token = _current.set(context)
+        try:
+            if self._quiet and context.run is None and _recorder.current is None:
+                result = self._target(*args, **kwargs)
+            else:
+                result = observed(self, context, args, kwargs)
+        finally:
+            _current.reset(token)
+            self._open.discard(context)
+        if type(result) is CoroutineType:
+            return self._resume(context, result)
+        return result
+
+    async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parent = _current.get()
+        if (parent.node if parent is not None else None) != self._parent_path:
+            parent = self._find_parent(parent)
+        position = next(self._outside) if parent is None else parent.next_position(self.path)
+        context = CallContext(self.path, parent, position, self.is_loop)
+        self._open.add(context)
+        token = _current.set(context)
+        try:
+            return await observed_coroutine(self, context, args, kwargs)
+        finally:
+            _current.reset(token)
+            self._open.discard(context)
+
+    async def _resume(self, context: CallContext, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+        """Await a coroutine that a plain callable has returned, as part of its call."""
+        self._open.add(context)
+        token = _current.set(context)
+        try:
+            return await finish(self, context, coroutine)
+        finally:
+            _current.reset(token)
+            self._open.discard(context)
+
+    def _find_parent(self, current: CallContext | None) -> CallContext | None:
+        """Find the call around this one where the context does not say it, or refuse.
+
+        Raises
+        ------
+        WrapError
+            While the region is recorded, if the call is not where its declaration says.
+        """
+        recording = current is not None and current.run is not None
+        if current is None:  # another thread than its parent's
+            calls = () if self.parent is None else tuple(self.parent._open)
+            if len(calls) == 1:
+                return calls[0]
+            if len(calls) > 1 and any(call.run is not None for call in calls):
+                raise WrapError(
+                    f"node {self.path} was called in a thread that does not say which call of"
+                    f" {self._parent_path} it belongs to",
+                    hint="start the work with contextvars.copy_context().run",
+                )
+            return None
+        if not recording or current.run.program is not self.program:  # type: ignore[union-attr]
+            return None
+        above: CallContext | None = current
+        while above is not None:
+            if above.node == self.path:
+                raise WrapError(
+                    f"node {self.path} calls itself, in {current.label}",
+                    hint="wrap the innermost function, or the call that starts the recursion",
+                )
+            above = above.parent
+        where = "is the root" if self.parent is None else f"belongs into {self._parent_path}"
+        hint = "declare the node where it is called"
+        if self.parent is not None and self.parent.is_marked:
+            hint = f"mark the loop in the code: for ... in {self.parent.name}(...)"
+        raise WrapError(f"node {self.path} {where}, and was called in {current.label}", hint=hint)
+
+    def _check_batch(self) -> None:
+        batch = self.batch
+        if batch is None or self.native is None or not self.parameters:
+            return
+        try:
+            signature = inspect.signature(self.native)
+        except (TypeError, ValueError):
+            return
+        if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+            return
+        named = (*(batch.parameters or ()), *batch.sequences, *((batch.samples,) if batch.samples else ()))
+        for parameter in named:
+            if parameter not in signature.parameters:
+                raise WrapError(
+                    f"node {self.path} has no parameter {parameter!r}, which its batch names",
+                    hint=f"its parameters are {', '.join(signature.parameters) or 'none'}",
+                )
+
+
+class LoopNode(ExecutionNode):
+    """A loop: each call of its entry is one iteration.
+
+    Without an entry the native code marks the iterations: ``for c in chunk(range(12)):``.
+
+    Parameters
+    ----------
+    count : int or None
+        Iterations in one call of the parent; None: not fixed.
+    parent : ExecutionNode, Program or None
+        As for `ExecutionNode`.
+    entry : callable, optional
+        The body.
+    *accesses, name, component, stateless, batch, resources, role, movable, copy_argument
+        As for `ExecutionNode`; a loop without an entry is named ``loop`` by default.
+    """
+
+    kind = "loop"
+
+    def __init__(
+        self,
+        count: int | None,
+        parent: ExecutionNode | Program | None = None,
+        entry: Entry | None = None,
+        *accesses: Access | tuple[Access, ...],
+        name: str | None = None,
+        component: str | None = None,
+        stateless: bool = False,
+        batch: BatchSpec | None = None,
+        resources: Iterable[str] = (),
+        role: Role = "",
+        movable: bool = True,
+        copy_argument: str | Mapping[str, str] | None = None,
+    ) -> None:
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise WrapError(
+                f"loop {name or _name_of(entry)} has the count {count!r}",
+                hint="give a number from 1 on, or None if it is not fixed",
+            )
+        if entry is None and accesses:
+            raise WrapError(
+                f"loop {name or 'loop'} has no entry and declares state",
+                hint="declare it on the nodes inside",
+            )
+        self._set_up(
+            parent, entry, accesses, name, component, stateless, batch, resources, role, movable, copy_argument,
+            count,
+        )  # fmt: skip
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run one iteration; of a loop without an entry: mark the iterations of the iterable given."""
+        if self._entry is not None:
+            return super().__call__(*args, **kwargs)
+        if len(args) != 1 or kwargs or not (hasattr(args[0], "__iter__") or hasattr(args[0], "__aiter__")):
+            raise WrapError(
+                f"node {self.path} marks a loop, and needs what is iterated over",
+                hint=f"for ... in {self.name}(range(...))",
+            )
+        return Iterations(self, args[0])
+
+
+def _no_entry(*_: Any, **__: Any) -> Any:
+    raise WrapError("a marked loop has no entry")
+
+
+def _name_of(entry: Any) -> str:
+    if entry is None:
+        return "loop"
+    while isinstance(entry, functools.partial):
+        entry = entry.func
+    for attribute in ("__name__", "_method_name"):
+        name = getattr(entry, attribute, None)
+        if isinstance(name, str):
+            return name.strip("<>")
+    return type(entry).__name__
+
+
+def _parameters(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    try:
+        found = inspect.signature(entry).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))

@@ -1,0 +1,138 @@
+"""What happens around a call while somebody looks: hooks, ranges of a capture, a recording."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Coroutine
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from rlprof.capture import recorder as _recorder
+from rlprof.capture.annotate import annotate
+from rlprof.overlap.context import CallContext
+from rlprof.overlap.remote import is_reference, when_ready
+
+if TYPE_CHECKING:
+    from rlprof.overlap.node import ExecutionNode
+    from rlprof.overlap.trace import CallRecord
+
+_now_ns = time.monotonic_ns
+
+
+class Observation:
+    """What is open for one call."""
+
+    __slots__ = ("range", "record")
+
+    def __init__(self) -> None:
+        self.range: Any = None
+        self.record: CallRecord | None = None
+
+
+def start(
+    node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Observation:
+    """Hooks before, the range of a capture, the record of the call, in this order."""
+    program = node.program
+    context.args, context.kwargs = args, kwargs
+    for hook in program.hooks_before(node):
+        hook(context, args, kwargs)
+    observation = Observation()
+    if context.run is None:
+        context.run = program.new_run(node, context)
+    if _recorder.current is not None:
+        observation.range = annotate(node.name).__enter__()
+    if context.run is not None:
+        record = context.run.open(node, context, args, kwargs)
+        observation.record = record
+        record.device = context.run.devices.mark()
+        record.start_ns = _now_ns()
+    return observation
+
+
+def end_call(
+    node: ExecutionNode,
+    context: CallContext,
+    observation: Observation,
+    result: Any,
+    error: BaseException | None,
+) -> None:
+    """The reverse of `start`; hooks after see the result, or the error."""
+    record = observation.record
+    if record is not None and context.run is not None:
+        record.return_ns = _now_ns()
+        context.run.devices.returned(record)
+        context.run.close(record, result, error is not None)
+    if observation.range is not None:
+        observation.range.__exit__(None, None, None)
+    for hook in node.program.hooks_after(node):
+        hook(context, result, error)
+    if record is not None and context.run is not None:
+        node.program.ended(node, context, error)
+
+
+def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a node while somebody looks."""
+    observation = start(node, context, args, kwargs)
+    try:
+        result = node._target(*args, **kwargs)
+    except BaseException as error:
+        end_call(node, context, observation, None, error)
+        raise
+    if type(result) is CoroutineType:
+        context.pending = observation
+        return result
+    if isinstance(result, concurrent.futures.Future) or asyncio.isfuture(result) or is_reference(result):
+        _leave_open(node, context, observation, result)
+        return result
+    end_call(node, context, observation, result, None)
+    return result
+
+
+async def observed_coroutine(
+    node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Await a node whose entry is a coroutine function."""
+    observation = start(node, context, args, kwargs)
+    try:
+        result = node._target(*args, **kwargs)
+        if isinstance(result, Coroutine):
+            result = await result
+    except BaseException as error:
+        end_call(node, context, observation, None, error)
+        raise
+    end_call(node, context, observation, result, None)
+    return result
+
+
+async def finish(node: ExecutionNode, context: CallContext, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    """Await what a plain callable has returned."""
+    observation, context.pending = context.pending, None
+    try:
+        result = await coroutine
+    except BaseException as error:
+        if observation is not None:
+            end_call(node, context, observation, None, error)
+        raise
+    if observation is not None:
+        end_call(node, context, observation, result, None)
+    return result
+
+
+def _leave_open(node: ExecutionNode, context: CallContext, observation: Observation, future: Any) -> None:
+    """Let a call end when its future does."""
+    if observation.range is not None:
+        # a range ends in the thread in which it began: it shows the submission
+        observation.range.__exit__(None, None, None)
+        observation.range = None
+    run = context.run
+
+    def done(value: Any, error: BaseException | None) -> None:
+        if run is None or run.take_pending(future):
+            end_call(node, context, observation, value, error)
+
+    if run is not None and observation.record is not None:
+        run.add_pending(future, observation.record, done)
+    when_ready(future, done)

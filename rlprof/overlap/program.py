@@ -1,0 +1,410 @@
+"""A wrapped program: its nodes and state objects, what was put in their place, and recording it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, overload
+
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.context import CallContext
+from rlprof.overlap.errors import OverlapError, RecordingError, WrapError
+from rlprof.overlap.recorder import Recorder
+from rlprof.overlap.recording import Recording
+from rlprof.overlap.specs import NodeSpec, StateSpec
+from rlprof.overlap.state import State
+from rlprof.overlap.trace import RunTrace
+
+if TYPE_CHECKING:
+    from rlprof.overlap.node import ExecutionNode
+
+Before = Callable[[CallContext, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[CallContext, Any, "BaseException | None"], None]
+Replacement = Callable[..., Any]
+
+
+class Program:
+    """Nodes and state objects that belong together; made first, or by the root node.
+
+    Attributes
+    ----------
+    nodes : dict of str to ExecutionNode
+        By path.
+    states : dict of str to State
+        By name.
+    table : dict of str to callable
+        The graph table: what runs in place of a node's native entry, by path.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, ExecutionNode] = {}
+        self.states: dict[str, State] = {}
+        self.table: dict[str, Replacement] = {}
+        self._hooks: list[tuple[str | None, Before | None, After | None]] = []
+        self._recorder: Recorder | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._components: dict[int, tuple[Any, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"Program({', '.join(self.nodes) or 'no nodes'})"
+
+    # nodes and states --------------------------------------------------------------------------------------
+
+    def add(self, item: ExecutionNode | State) -> None:
+        """Take in a node, or a state object that no node declares.
+
+        Raises
+        ------
+        WrapError
+            If there is another of this name, or a node declares a state object that is not known.
+        """
+        if isinstance(item, State):
+            known = self.states.setdefault(item.name, item)
+            if known is not item:
+                raise WrapError(f"two state objects are named {item.name}", hint="give each its own name")
+            return
+        if item.path in self.nodes:
+            raise WrapError(f"two nodes have the path {item.path}", hint="give one of them another name=...")
+        seen: set[tuple[str, object]] = set()
+        for access in item.accesses:
+            if isinstance(access.state, State):
+                self.add(access.state)
+            elif access.state not in self.states:
+                raise WrapError(
+                    f"node {item.path} declares the state {access.state!r}, which is not known",
+                    hint=f"known are {', '.join(self.states) or 'none'}; make a State and declare that",
+                )
+            if access.key is not None:
+                self.states[access.name].check(access.key)
+            if (access.name, access.key) in seen and access.key_function is None:
+                raise WrapError(
+                    f"node {item.path} declares state {access.name} twice",
+                    hint="an update reads too; declare it once",
+                )
+            seen.add((access.name, access.key))
+            self._check_samples(item, self.states[access.name])
+        self.nodes[item.path] = item
+        if item.parent is not None:
+            item.parent.children.append(item)
+
+    def _check_samples(self, node: ExecutionNode, state: State) -> None:
+        if node.batch is not None and state.by_sample and node.batch.samples is None:
+            raise WrapError(
+                f"node {node.path} uses state {state.name}, which is by sample, and a part of its batch could"
+                " not be told which samples it has",
+                hint='give Batch(samples="...") the parameter that takes their indices',
+            )
+
+    def component_of(self, node: ExecutionNode) -> str:
+        """Component of a node that was not given one: by the object that its entry is bound to."""
+        owner = node.owner
+        if owner is not None:
+            return self._component_of_object(owner)
+        return node.parent.component if node.parent is not None else ""
+
+    def _component_of_object(self, owner: Any) -> str:
+        for node in self.nodes.values():
+            if node.owner is owner and node._component:
+                return node._component
+        known = self._components.get(id(owner))
+        if known is None:
+            name = first = getattr(owner, "rlprof_component", None) or (
+                owner.__name__ if isinstance(owner, type) else type(owner).__name__
+            )
+            taken = {component for _, component in self._components.values()}
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{first} {number}"
+            known = self._components[id(owner)] = (owner, name)
+        return known[1]
+
+    def node_specs(self) -> dict[str, NodeSpec]:
+        """Specs of all nodes by path."""
+        return {path: node.spec for path, node in self.nodes.items()}
+
+    def state_specs(self) -> dict[str, StateSpec]:
+        """Specs of all state objects by name."""
+        return {
+            name: StateSpec(
+                name=name,
+                component=state.component if state.component is not None else self._owner_of(state),
+                partitions=state.partitions,
+                by_sample=state.by_sample,
+                copies=1 + len(state.copies),
+                rollout_weights=state.rollout_weights,
+            )
+            for name, state in self.states.items()
+        }
+
+    def _owner_of(self, state: State) -> str:
+        """Component whose object a state is or has; else the one that first writes it."""
+        if state.obj is not None:
+            bound = [node for node in self.nodes.values() if node.owner is not None]
+            for node in bound:
+                if node.owner is state.obj:
+                    return node.component
+            for node in bound:
+                if any(value is state.obj for value in getattr(node.owner, "__dict__", {}).values()):
+                    return node.component
+        writers = [
+            n.component
+            for n in self.nodes.values()
+            for a in n.accesses
+            if a.name == state.name and a.mode != "read"
+        ]
+        return writers[0] if writers else ""
+
+    # what happens at calls ---------------------------------------------------------------------------------
+
+    def add_hook(
+        self,
+        *,
+        node: ExecutionNode | str | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> Callable[[], None]:
+        """Have functions called at every call of a node, replaced or not.
+
+        Parameters
+        ----------
+        node : ExecutionNode or str, optional
+            Of this node only.
+        before : callable, optional
+            Gets context, args and kwargs.
+        after : callable, optional
+            Gets context, result and error (None if it returned); for futures, when they complete.
+
+        Returns
+        -------
+        callable
+            Takes the hook away.
+        """
+        hook = (None if node is None else self._find(node).path, before, after)
+        self._hooks.append(hook)
+        self.refresh()
+
+        def remove() -> None:
+            if hook in self._hooks:
+                self._hooks.remove(hook)
+                self.refresh()
+
+        return remove
+
+    def hooks_before(self, node: ExecutionNode) -> Iterable[Before]:
+        """Return hooks to call before a call of a node."""
+        if not self._hooks:
+            return ()
+        return [b for path, b, _ in list(self._hooks) if b is not None and path in (None, node.path)]
+
+    def hooks_after(self, node: ExecutionNode) -> Iterable[After]:
+        """Return hooks to call after a call of a node: the reverse order."""
+        if not self._hooks:
+            return ()
+        return [a for path, _, a in reversed(self._hooks) if a is not None and path in (None, node.path)]
+
+    def refresh(self) -> None:
+        """Let nodes know whether somebody looks, and what runs in their place."""
+        recorded = None if self._recorder is None else self._recorder.region
+        for path, node in self.nodes.items():
+            node._quiet = not self._hooks and node is not recorded
+            if not node.is_marked:
+                node._target = self.table.get(path) or node.entry
+
+    def new_run(self, node: ExecutionNode, context: CallContext) -> RunTrace | None:
+        """Begin a run if a call of this node is to be recorded."""
+        recorder = self._recorder
+        return recorder.begin(context) if recorder is not None and recorder.region is node else None
+
+    def ended(self, node: ExecutionNode, context: CallContext, error: BaseException | None) -> None:
+        """Check the loops inside a recorded call that has ended, and end its run if it is the region's.
+
+        Raises
+        ------
+        WrapError
+            If a loop of fixed count ran another number of iterations.
+        """
+        recorder = self._recorder
+        if recorder is not None and recorder.region is node:
+            recorder.end(context)
+        if error is not None:
+            return
+        for child in node.children:
+            if (
+                child.is_loop
+                and child.count is not None
+                and (ran := context.calls_of(child.path)) != child.count
+            ):
+                raise WrapError(
+                    f"loop {child.path} of count {child.count} ran {ran} iterations in {context.label}",
+                    hint="give the count that it has in every call, or None if it is not fixed",
+                )
+
+    # recording ---------------------------------------------------------------------------------------------
+
+    @overload
+    def record(
+        self,
+        region: ExecutionNode | str,
+        *,
+        runs: int = 2,
+        run: Callable[[], object],
+        skip: int = 0,
+        writes: bool = True,
+    ) -> Recording: ...
+    @overload
+    def record(
+        self,
+        region: ExecutionNode | str,
+        *,
+        runs: int = 2,
+        run: None = None,
+        skip: int = 0,
+        writes: bool = True,
+    ) -> Recorder: ...
+    def record(
+        self,
+        region: ExecutionNode | str,
+        *,
+        runs: int = 2,
+        run: Callable[[], object] | None = None,
+        skip: int = 0,
+        writes: bool = True,
+    ) -> Recording | Recorder:
+        """Record native calls of a region.
+
+        Parameters
+        ----------
+        region : ExecutionNode or str
+            A node; of a loop node each iteration is one run.
+        runs : int
+            How many calls of it to record: at least 2, or nothing is known to be constant.
+        run : callable, optional
+            Native training, in which the region is called often enough.
+        skip : int
+            Calls of the region that go by first, such as warm-up.
+        writes : bool
+            Find arrays that are written in place by comparing checksums; it costs a pass over every array that
+            calls are given or return. torch tensors count their writes themselves.
+
+        Returns
+        -------
+        Recording or Recorder
+            Without `run`: a context manager; after the block its `recording` is there.
+
+        Raises
+        ------
+        WrapError
+            If the program does not do what is declared.
+        RecordingError
+            If the region was not called often enough, or the runs do not tell who changed an array.
+        """
+        node = self._find(region)
+        recorder = Recorder(self, node, runs=runs, skip=skip, writes=writes)
+        if run is None:
+            return recorder
+        with recorder:
+            run()
+        return recorder.recording
+
+    def start_recording(self, recorder: Recorder) -> None:
+        """Record the calls of the recorder's region from now on.
+
+        Raises
+        ------
+        RecordingError
+            If another recording is going on, or a replacement is installed where natives are to be recorded.
+        """
+        if self._recorder is not None:
+            raise RecordingError(f"{self._recorder.region.path} is being recorded already")
+        path = recorder.region.path
+        for installed in self.table:
+            if installed == path or installed.startswith(path + "/"):
+                raise RecordingError(
+                    f"{installed} has a replacement, and native calls are to be recorded",
+                    hint="uninstall it first",
+                )
+        self._recorder = recorder
+        self.refresh()
+
+    def stop_recording(self) -> None:
+        """Record nothing any more."""
+        self._recorder = None
+        self.refresh()
+
+    # graphs ------------------------------------------------------------------------------------------------
+
+    def graph(self, recording: Recording) -> CallGraph:
+        """Return the native graph of a recording; see `rlprof.overlap.build.call_graph`."""
+        from rlprof.overlap.build import call_graph
+
+        return call_graph(recording)
+
+    def install(
+        self,
+        region: ExecutionNode | str | CallGraph,
+        replacement: Replacement | None = None,
+        **options: Any,
+    ) -> None:
+        """Run something in place of a node's native entry.
+
+        Parameters
+        ----------
+        region : ExecutionNode, str or CallGraph
+            The node; or a graph, for which a replacement is made (`rlprof.overlap.replacement`).
+        replacement : callable, optional
+            Gets the arguments of the entry, and returns what it would.
+        **options
+            Of the replacement of a graph.
+
+        Raises
+        ------
+        WrapError
+            If there is no such node, or it has no entry.
+        """
+        if isinstance(region, CallGraph):
+            from rlprof.overlap.replacement import Replacement as GraphReplacement
+
+            replacement = GraphReplacement(self, region, **options)
+            region = region.region
+        node = self._find(region)
+        if replacement is None or node.is_marked:
+            raise WrapError(
+                f"nothing can be installed in place of {node.path}",
+                hint="give a replacement, and a node that has an entry",
+            )
+        self.table[node.path] = replacement
+        self.refresh()
+
+    def uninstall(self, region: ExecutionNode | str | None = None) -> None:
+        """Run the native entry of a node again; of all nodes if none is given."""
+        for path in list(self.table) if region is None else [self._find(region).path]:
+            removed = self.table.pop(path, None)
+            close = getattr(removed, "close", None)
+            if callable(close):
+                close()
+        self.refresh()
+
+    # wrapping ----------------------------------------------------------------------------------------------
+
+    def on_unwrap(self, undo: Callable[[], None]) -> None:
+        """Have something called by `unwrap`."""
+        self._undo.append(undo)
+
+    def unwrap(self) -> None:
+        """Put back every attribute that `wrap` has replaced, the last first."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _find(self, node: ExecutionNode | str) -> ExecutionNode:
+        path = node if isinstance(node, str) else node.path
+        found = self.nodes.get(path)
+        if found is None or (not isinstance(node, str) and found is not node):
+            raise WrapError(
+                f"this program has no node {path!r}", hint=f"it has {', '.join(self.nodes) or 'none'}"
+            )
+        return found
+
+
+def entries(program: Program) -> Mapping[str, ExecutionNode]:
+    """Nodes that can be called, by path: what running a graph needs of a program."""
+    return {path: node for path, node in program.nodes.items() if not node.is_marked}

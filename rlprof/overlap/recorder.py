@@ -1,0 +1,141 @@
+"""Recording a number of calls of a region."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rlprof.overlap.assemble import assemble
+from rlprof.overlap.context import CallContext
+from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.recording import Recording
+from rlprof.overlap.trace import RunTrace, Watch
+from rlprof.overlap.values import is_array, memory_of, take_apart
+
+if TYPE_CHECKING:
+    from rlprof.overlap.node import ExecutionNode
+    from rlprof.overlap.program import Program
+
+
+class Recorder:
+    """A context manager around native training; see `Program.record`.
+
+    Attributes
+    ----------
+    region : ExecutionNode
+        What is recorded.
+    """
+
+    def __init__(
+        self, program: Program, region: ExecutionNode, *, runs: int = 2, skip: int = 0, writes: bool = True
+    ) -> None:
+        if runs < 2:
+            raise RecordingError(
+                f"{runs} run of {region.path} cannot tell what is the same in every run",
+                hint="record 2 or more",
+            )
+        if region.is_marked:
+            raise RecordingError(
+                f"{region.path} has no entry: its iterations are marked in the code",
+                hint="record the node around it",
+            )
+        self.region = region
+        self._program = program
+        self._wanted, self._skip, self._writes = runs, skip, writes
+        self._runs: list[RunTrace] = []
+        self._watch = Watch()
+        self._owners: dict[tuple[str, int], str] = {}
+        self._kept: list[Any] = []
+        self._recording: Recording | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def recording(self) -> Recording:
+        """The recording, after the block.
+
+        Raises
+        ------
+        RecordingError
+            If the block has not ended well.
+        """
+        if self._recording is None:
+            raise RecordingError(f"{self.region.path} has not been recorded to the end yet")
+        return self._recording
+
+    def __enter__(self) -> Recorder:
+        self._program.start_recording(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._program.stop_recording()
+        if error is not None:
+            return
+        ended = [run for run in self._runs if run.ended]
+        if len(ended) < self._wanted:
+            raise RecordingError(
+                f"{self.region.path} was called {len(ended)} times, and {self._wanted} were to be recorded",
+                hint="train longer, or record fewer runs",
+            )
+        self._recording = assemble(
+            self.region.path,
+            ended,
+            self._program.node_specs(),
+            self._program.state_specs(),
+            self._owners,
+        )
+
+    def begin(self, context: CallContext) -> RunTrace | None:
+        """Begin a run, if one is still wanted.
+
+        Raises
+        ------
+        RecordingError
+            If a call of the region is being recorded already, in another thread or task.
+        """
+        with self._lock:
+            if self._skip:
+                self._skip -= 1
+                return None
+            if len(self._runs) >= self._wanted:
+                return None
+            if self._runs and not self._runs[-1].ended:
+                raise RecordingError(
+                    f"{context.label} was called before the call of {self.region.path} that is being recorded"
+                    " had ended",
+                    hint="record where the calls come one after another",
+                )
+            for name, state in self._program.states.items():
+                for array in _arrays(state.obj):
+                    self._owners[memory_of(array).key] = name
+                    self._kept.append(array)
+            run = RunTrace(self._program, self._watch, self._writes)
+            self._runs.append(run)
+            return run
+
+    def end(self, context: CallContext) -> None:
+        """Note that a run has ended, and watch in the next what it could not explain."""
+        run = context.run
+        if run is None or run.ended:
+            return
+        run.end()
+        if run.unfinished is not None:
+            raise RecordingError(
+                f"{run.unfinished} had not ended when {self.region.path} returned",
+                hint="wait for its future inside the region",
+            )
+        for known, _ in run.changes:
+            self._watch.add(known)
+
+
+def _arrays(value: Any, depth: int = 0) -> list[Any]:
+    """Arrays of a state object: itself, its items, or its attributes."""
+    if is_array(value):
+        return [value]
+    parts = take_apart(value)
+    if depth > 3 or (parts is None and depth > 0):
+        return []
+    items = parts.items if parts is not None else tuple(getattr(value, "__dict__", {}).values())
+    return [array for item in items for array in _arrays(item, depth + 1)]

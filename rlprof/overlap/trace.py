@@ -1,0 +1,257 @@
+"""Recording native runs of a region, call by call, while they happen.
+
+What is done during a call is little: times, references of the arguments and of the result, stamps of arrays.
+The rest waits until the run is over (`rlprof.overlap.assemble`).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from rlprof.overlap.bindings import Path
+from rlprof.overlap.context import CallContext
+from rlprof.overlap.device_times import DeviceTimes
+from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
+from rlprof.overlap.remote import Done
+from rlprof.overlap.specs import Cell, Mode
+from rlprof.overlap.uses import batch_size, uses
+from rlprof.overlap.values import at_path, is_array, stamp
+
+if TYPE_CHECKING:
+    from rlprof.overlap.node import ExecutionNode
+    from rlprof.overlap.program import Program
+
+
+class CallRecord:
+    """One call, as noted while it runs."""
+
+    __slots__ = (
+        "accesses", "args", "arrays", "batch_size", "context", "device", "end_ns", "failed", "has_inner",
+        "kwargs", "node", "output", "parent", "return_ns", "start_ns",
+    )  # fmt: skip
+
+    def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
+        self.node = node
+        self.context = context
+        self.parent = parent
+        self.args: list[Raw] = []
+        self.kwargs: dict[str, Raw] = {}
+        self.output: Raw | None = None
+        #: Arrays in its arguments.
+        self.arrays: list[Known] = []
+        self.accesses: tuple[tuple[Cell, Mode], ...] = ()
+        self.batch_size: int | None = None
+        self.has_inner = False
+        self.failed = False
+        self.device: Any = None
+        self.start_ns = self.return_ns = self.end_ns = 0
+
+    @property
+    def id(self) -> str:
+        """As `Invocation.id`."""
+        region = self
+        while region.parent is not None:
+            region = region.parent
+        name = region.node.name
+        return name + self.context.label[len(region.context.label) :]
+
+    def is_below(self, other: CallRecord) -> bool:
+        """Whether this call ran inside the other."""
+        above = self.parent
+        while above is not None:
+            if above is other:
+                return True
+            above = above.parent
+        return False
+
+
+class Watch:
+    """What is looked at before and after every call, because an earlier run saw it change unexplained."""
+
+    def __init__(self) -> None:
+        #: Paths in the output of a call; the id "" stands for the region's arguments.
+        self.outputs: dict[str, set[Path]] = {}
+        #: Arrays that are no call's.
+        self.objects: dict[int, Any] = {}
+
+    def add(self, known: Known) -> bool:
+        """Watch an array in later runs; say whether that is new."""
+        if known.record is None and not known.external:
+            new = id(known.obj) not in self.objects
+            self.objects[id(known.obj)] = known.obj
+            return new
+        paths = self.outputs.setdefault("" if known.record is None else known.record.id, set())
+        new = known.path not in paths
+        paths.add(known.path)
+        return new
+
+
+class RunTrace:
+    """One run of a region.
+
+    Parameters
+    ----------
+    program : Program
+        Whose calls they are.
+    watch : Watch
+        What earlier runs want to know more of.
+    writes : bool
+        Look for writes in place.
+    """
+
+    def __init__(self, program: Program, watch: Watch, writes: bool = True) -> None:
+        self.program = program
+        self.devices = DeviceTimes()
+        self.records: list[CallRecord] = []
+        self.lineage = Lineage(writes)
+        #: Arrays whose contents changed between two looks, and nobody was seen to write; and who saw it.
+        self.changes: list[tuple[Known, CallRecord]] = []
+        self.ended = False
+        self._watch = watch
+        self._watched: list[Known] = []
+        self._writes = writes
+        self._event = 0
+        self._lock = threading.RLock()
+        self._pending: dict[int, tuple[Any, CallRecord, Done]] = {}
+
+    def open(
+        self, node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> CallRecord:
+        """Note that a call starts."""
+        with self._lock:
+            above = context.parent.record if self.records and context.parent is not None else None
+            record = CallRecord(node, context, above)
+            context.record = record
+            self._event += 1
+            if self._pending:
+                self._collect()
+            if above is None:
+                self._begin(args, kwargs)
+            else:
+                if self._watched:
+                    self._look(above)
+                above.has_inner = True
+            self.records.append(record)
+            resolve, arrays = self.lineage.resolve, record.arrays
+            if args:
+                record.args = [resolve(value, arrays) for value in args]
+            if kwargs:
+                record.kwargs = {name: resolve(value, arrays) for name, value in kwargs.items()}
+            if arrays:
+                self._stamp_arguments(record, arrays)
+            record.batch_size = batch_size(node, args, kwargs)
+            record.accesses = uses(node, context, args, kwargs, record.batch_size)
+        return record
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.lineage.give((args, kwargs), self._event)
+        for array in self._watch.objects.values():
+            self._start_watching(array)
+        for path in self._watch.outputs.get("", ()):
+            self._start_watching(at_path((args, kwargs), path))
+
+    def _stamp_arguments(self, record: CallRecord, arrays: list[Known]) -> None:
+        for known in arrays:
+            track = known.memory
+            assert track is not None
+            track.uses.append(record)
+            if not self._writes:
+                continue
+            seen = stamp(known.obj)
+            if seen != known.stamp:
+                if known.stamp is not None and track.written_at < known.stamped_at:
+                    self.changes.append((known, record))
+                known.stamp = seen
+            known.stamped_at = self._event
+
+    def close(self, record: CallRecord, output: Any, failed: bool = False) -> None:
+        """Note that a call has ended; `output` is what it returned."""
+        with self._lock:
+            self._event += 1
+            if self._watched:
+                self._look(record)
+            if self._writes and record.arrays:
+                self._find_writes(record)
+            record.failed = failed
+            if failed or record.node.is_marked:
+                return
+            if record.has_inner:
+                record.output = self.lineage.resolve(output, [])
+                own_code(record, record.output, ())
+            else:
+                record.output = self.lineage.returned(output, record, self._event)
+                for path in self._watch.outputs.get(record.id, ()) if self._watch.outputs else ():
+                    self._start_watching(at_path(output, path))
+
+    def _find_writes(self, record: CallRecord) -> None:
+        for known in record.arrays:
+            seen = stamp(known.obj)
+            if seen != known.stamp:
+                track = known.memory
+                assert track is not None
+                # it may be known already that a call inside this one wrote
+                if not any(w is record or w.is_below(record) for w in track.writers):
+                    track.write(record, self._event)
+                known.stamp = seen
+            known.stamped_at = self._event
+
+    def _look(self, running: CallRecord) -> None:
+        """Look at what is watched: a change was made by the code that ran since the last look."""
+        for known in self._watched:
+            seen = stamp(known.obj)
+            if seen != known.stamp:
+                assert known.memory is not None
+                known.memory.write(running, self._event)
+                known.stamp = seen
+            known.stamped_at = self._event
+
+    def _start_watching(self, array: Any) -> None:
+        if not is_array(array):
+            return
+        found: list[Known] = []
+        self.lineage.resolve(array, found)
+        for known in found:
+            if known not in self._watched:
+                known.stamp, known.stamped_at = stamp(known.obj), self._event
+                self._watched.append(known)
+
+    # calls that end in a future ----------------------------------------------------------------------------
+
+    def add_pending(self, future: Any, record: CallRecord, done: Done) -> None:
+        """Note that a call ends when `future` has its value; then `done` is called."""
+        with self._lock:
+            self._pending[id(future)] = (future, record, done)
+
+    def take_pending(self, future: Any) -> bool:
+        """Say whether the call of a future is still open, and count it as ended."""
+        with self._lock:
+            return self._pending.pop(id(future), None) is not None
+
+    def _collect(self) -> None:
+        """End calls whose futures have their values: a waiting thread may be ahead of the callback."""
+        for future, _, done in list(self._pending.values()):
+            if callable(getattr(future, "done", None)) and future.done() and not future.cancelled():
+                error = future.exception()
+                done(None if error is not None else future.result(), error)
+
+    def end(self) -> None:
+        """Note that the region has returned."""
+        with self._lock:
+            self._collect()
+            self.ended = True
+            self.devices.settle(self.records)
+
+    @property
+    def unfinished(self) -> str | None:
+        """Id of a call that had not ended when the region returned."""
+        return next((record.id for _, record, _ in self._pending.values()), None)
+
+
+def own_code(record: CallRecord, raw: Raw, path: Path) -> None:
+    """Note who made what has no other origin: the code of a call around other calls, which returns it."""
+    if isinstance(raw, RawPack):
+        for key, item in zip(raw.keys, raw.items, strict=True):
+            own_code(record, item, (*path, key))
+    elif raw.record is None and not raw.external and raw.maker is None:
+        raw.maker = (record, path)

@@ -1,0 +1,147 @@
+"""Which cells one call uses by its declaration, and how many samples it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlprof.overlap.context import CallContext
+from rlprof.overlap.errors import WrapError
+from rlprof.overlap.specs import Cell, Mode
+from rlprof.overlap.state import Access, State
+from rlprof.overlap.values import flatten, is_array
+
+if TYPE_CHECKING:
+    from rlprof.overlap.node import ExecutionNode
+
+Uses = tuple[tuple[Cell, Mode], ...]
+
+
+def component_cell(component: str) -> Cell:
+    """Return the cell that stands for all of a component that is not declared."""
+    return Cell(f"component:{component}")
+
+
+def batch_size(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Samples that a call works on: the length of its first batched argument; None if it has none."""
+    batch = node.batch
+    if batch is None:
+        return None
+    for parameter, value in _named(node, args, kwargs):
+        if parameter == batch.samples:
+            continue
+        if parameter in batch.sequences:
+            return len(value)
+        if batch.parameters is None or parameter in batch.parameters:
+            for _, leaf in flatten(value):
+                if is_array(leaf) and leaf.ndim > batch.axis:
+                    return int(leaf.shape[batch.axis])
+    return None
+
+
+def _named(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    yield from zip(node.parameters, args, strict=False)
+    yield from kwargs.items()
+
+
+def uses(
+    node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any], size: int | None
+) -> Uses:
+    """Cells that a call uses, partitions resolved.
+
+    Parameters
+    ----------
+    node : ExecutionNode
+        Its declaration counts; a node that declares nothing updates all of its component.
+    context : CallContext
+        Given to functions that compute a partition.
+    args, kwargs : tuple, dict
+        Of the call.
+    size : int or None
+        What `batch_size` says.
+
+    Raises
+    ------
+    WrapError
+        If a computed partition does not exist, or the number of samples is not that of a state by sample.
+    """
+    if node.is_marked or node.is_stateless:
+        return ()
+    if not node.accesses:
+        return _everything(node)
+    found: dict[Cell, Mode] = {}
+    for access in node.accesses:
+        state = node.program.states[access.name]
+        for cell in _cells(node, access, state, context, args, kwargs, size):
+            found[cell] = access.mode if found.get(cell, access.mode) == access.mode else "update"
+    return tuple(found.items())
+
+
+def _everything(node: ExecutionNode) -> Uses:
+    component = node.component
+    found: list[tuple[Cell, Mode]] = [(component_cell(component), "update")]
+    for name, spec in node.program.state_specs().items():
+        if spec.component == component:
+            keys = range(spec.partitions) if spec.partitions is not None else (None,)
+            found += [(Cell(name, key), "update") for key in keys]
+    return tuple(found)
+
+
+def _cells(
+    node: ExecutionNode,
+    access: Access,
+    state: State,
+    context: CallContext,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    size: int | None,
+) -> Iterable[Cell]:
+    if access.key_function is not None:
+        keys = access.key_function(context)
+        listed = [keys] if isinstance(keys, (int, str)) else list(keys)
+        for key in listed:
+            try:
+                state.check(int(key) if hasattr(key, "__index__") else key)
+            except WrapError as error:
+                raise WrapError(
+                    f"node {node.path} in {context.label}: {error.what}", hint=error.hint
+                ) from None
+        return [Cell(state.name, int(key) if hasattr(key, "__index__") else key) for key in listed]
+    if access.key is not None:
+        return [Cell(state.name, access.key)]
+    if state.partitions is None:
+        return [Cell(state.name)]
+    if state.by_sample:
+        samples = _samples(node, state, context, args, kwargs, size)
+        return [Cell(state.name, sample) for sample in samples]
+    return [Cell(state.name, key) for key in range(state.partitions)]
+
+
+def _samples(
+    node: ExecutionNode,
+    state: State,
+    context: CallContext,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    size: int | None,
+) -> Iterable[int]:
+    """Samples of a call: those that it is told, else all."""
+    assert state.partitions is not None
+    parameter = None if node.batch is None else node.batch.samples
+    for name, value in _named(node, args, kwargs):
+        if name == parameter and value is not None:
+            samples = [int(s) for s in value]
+            for sample in samples:
+                if not 0 <= sample < state.partitions:
+                    raise WrapError(
+                        f"node {node.path} works on sample {sample} in {context.label}, and state {state.name}"
+                        f" has {state.partitions}"
+                    )
+            return samples
+    if size is not None and size != state.partitions:
+        raise WrapError(
+            f"node {node.path} works on {size} samples in {context.label}, and state {state.name} has"
+            f" {state.partitions}",
+            hint="tell it which samples they are, or give the state as many partitions",
+        )
+    return range(state.partitions)

@@ -1,0 +1,237 @@
+"""Nested values taken apart, and what arrays are in memory.
+
+Tuples, lists, dicts with keys of text or whole numbers, named tuples and dataclasses are containers;
+everything else is a leaf. torch is never imported here: a tensor can only exist if the program imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlprof.overlap.bindings import Path, View
+from rlprof.overlap.specs import Key
+from rlprof.overlap.structures import is_tensor
+
+#: Nesting beyond which a value counts as a leaf: something that contains itself.
+DEEPEST = 50
+
+
+class Parts(NamedTuple):
+    """A container taken apart, one level.
+
+    Parameters
+    ----------
+    kind : str or type
+        ``"tuple"``, ``"list"``, ``"dict"``, or the class of a named tuple or dataclass.
+    keys : tuple of int or str
+        Positions, keys or field names.
+    items : tuple
+        One for each key.
+    """
+
+    kind: str | type
+    keys: tuple[Key, ...]
+    items: tuple[Any, ...]
+
+
+_SIMPLE = frozenset({int, float, bool, str, bytes, complex, type(None), np.ndarray})
+_FIELDS: dict[type, tuple[str, ...] | None] = {}
+
+
+def take_apart(value: Any) -> Parts | None:
+    """Return the parts of a container, None for a leaf."""
+    cls = type(value)
+    if cls in _SIMPLE:
+        return None
+    if cls is tuple:
+        return Parts("tuple", tuple(range(len(value))), value)
+    if cls is list:
+        return Parts("list", tuple(range(len(value))), tuple(value))
+    if cls is dict:
+        keys = tuple(value)
+        if all(type(key) is str or type(key) is int for key in keys):
+            return Parts("dict", keys, tuple(value.values()))
+        return None
+    try:
+        names = _FIELDS[cls]
+    except KeyError:
+        names = _FIELDS[cls] = _field_names(cls)
+    if names is None:
+        return None
+    if isinstance(value, tuple):
+        return Parts(cls, names, tuple(value))
+    try:
+        items = tuple(getattr(value, name) for name in names)
+    except AttributeError:
+        return None
+    extra = getattr(value, "__dict__", {}).keys() - set(names)
+    return None if extra else Parts(cls, names, items)
+
+
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    names = getattr(cls, "_fields", None)
+    if issubclass(cls, tuple) and isinstance(names, tuple):
+        return names
+    if is_dataclass(cls):
+        return tuple(field.name for field in fields(cls))
+    return None
+
+
+def flatten(value: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield the leaves of a nested value with their paths, left to right."""
+    stack: list[tuple[Path, Any]] = [((), value)]
+    while stack:
+        path, top = stack.pop()
+        parts = take_apart(top) if len(path) < DEEPEST else None
+        if parts is None:
+            yield path, top
+        else:
+            stack.extend(
+                ((*path, key), item)
+                for key, item in zip(reversed(parts.keys), reversed(parts.items), strict=True)
+            )
+
+
+def at_path(value: Any, path: Path) -> Any:
+    """Return what lies at `path` of a nested value; None if nothing does."""
+    for key in path:
+        parts = take_apart(value)
+        if parts is None or key not in parts.keys:
+            return None
+        value = parts.items[parts.keys.index(key)]
+    return value
+
+
+def torch_module() -> Any:
+    """Return torch if the program has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array with memory of its own to follow: numpy or strided torch."""
+    if isinstance(value, np.ndarray):
+        return True
+    return is_tensor(value) and value.layout is sys.modules["torch"].strided
+
+
+class Memory(NamedTuple):
+    """The memory that an array lies in.
+
+    Parameters
+    ----------
+    key : tuple of (str, int)
+        Tells the memory of living arrays apart.
+    address : int
+        Of its first element, in bytes.
+    low, high : int
+        First byte, and the one after the last, that its elements touch.
+    """
+
+    key: tuple[str, int]
+    address: int
+    low: int
+    high: int
+
+
+def memory_of(array: Any) -> Memory:
+    """Return where an array lies; arrays that share memory have one key."""
+    if isinstance(array, np.ndarray):
+        owner: Any = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        address = array.__array_interface__["data"][0]
+        low, high = np.lib.array_utils.byte_bounds(array)
+        top = owner if owner.base is None else owner.base
+        return Memory(("numpy", id(top)), address, low, high)
+    size = array.element_size()
+    address = array.data_ptr()
+    low = high = address
+    if array.numel():
+        reach = sum((n - 1) * s for n, s in zip(array.shape, array.stride(), strict=True))
+        high = address + (reach + 1) * size
+    storage = array.untyped_storage()
+    return Memory(("torch", storage._cdata), address, low, high)
+
+
+def view_of(part: Any, whole: Any) -> View | None:
+    """Return `part` as a view of `whole`, None if it is none that `take_view` could take."""
+    inner, outer = memory_of(part), memory_of(whole)
+    if inner.key != outer.key or inner.low < outer.low or inner.high > outer.high:
+        return None
+    whole_strides: tuple[int, ...] | None
+    if isinstance(part, np.ndarray):
+        size = part.itemsize
+        if any(s % size for s in part.strides) or (part.dtype != whole.dtype and part.dtype.names):
+            return None
+        strides = tuple(s // size for s in part.strides)
+        whole_strides = tuple(s // size for s in whole.strides)
+        exact = not any(s % size for s in whole.strides)
+    else:
+        size = part.element_size()
+        if part.requires_grad != whole.requires_grad:
+            return None
+        strides, whole_strides, exact = tuple(part.stride()), tuple(whole.stride()), True
+    offset, rest = divmod(inner.address - outer.address, size)
+    if rest:
+        return None
+    dtype = str(part.dtype)
+    if part.dtype != whole.dtype or not exact:
+        return View(offset, tuple(part.shape), strides, dtype)
+    return View(offset, tuple(part.shape), strides, dtype, tuple(whole.shape), whole_strides)
+
+
+def stamp(array: Any) -> int | None:
+    """Return a number that changes when an array's contents are written in place; None: cannot be told.
+
+    Notes
+    -----
+    For numpy it is a checksum of the contents, so a write that puts back what was there is none. For torch
+    it is the version counter, which all views of a tensor share; writes past it (through ``.data``, or by
+    kernels that torch knows nothing of) are not seen.
+    """
+    if isinstance(array, np.ndarray):
+        if array.dtype.hasobject:
+            return None
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        return zlib.crc32(array.data if array.size and array.dtype.kind in "biufc" else array.tobytes())
+    return _torch_version(array)
+
+
+def _torch_version(array: Any) -> int | None:
+    try:
+        return int(array._version)
+    except (RuntimeError, AttributeError):  # inference tensors keep no count
+        return None
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays have equal type, shape and bits."""
+    if type(a) is not type(b) or a.dtype != b.dtype or tuple(a.shape) != tuple(b.shape):
+        return False
+    if isinstance(a, np.ndarray):
+        if a.dtype.hasobject:
+            return False
+        return a.tobytes() == b.tobytes()
+    if a.device != b.device or a.requires_grad != b.requires_grad:
+        return False
+    torch = sys.modules["torch"]
+    flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return bool(torch.equal(*flat))
+
+
+def describe(value: Any) -> str:
+    """Type, and shape of arrays, for people."""
+    if is_array(value):
+        kind = "array" if isinstance(value, np.ndarray) else "tensor"
+        return f"{kind} {value.dtype} {tuple(value.shape)}"
+    if isinstance(value, (int, float, bool, str, bytes)):
+        text = repr(value)
+        return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    return type(value).__name__

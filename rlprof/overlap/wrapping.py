@@ -1,0 +1,128 @@
+"""Putting a node in place of a function or method, so that existing code need not change."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlprof.overlap.errors import WrapError
+from rlprof.overlap.node import ExecutionNode, LoopNode
+from rlprof.overlap.specs import BatchSpec, Role
+from rlprof.overlap.state import Access
+
+if TYPE_CHECKING:
+    from rlprof.overlap.program import Program
+
+_ABSENT = object()
+
+
+def wrap(
+    holder: Any,
+    attribute: str,
+    parent: ExecutionNode | Program | None,
+    *accesses: Access | tuple[Access, ...],
+    count: int | None = None,
+    loop: bool = False,
+    name: str | None = None,
+    component: str | None = None,
+    stateless: bool = False,
+    batch: BatchSpec | None = None,
+    resources: Iterable[str] = (),
+    role: Role = "",
+    movable: bool = True,
+    copy_argument: str | Mapping[str, str] | None = None,
+) -> ExecutionNode:
+    """Put a node in place of an attribute; `Program.unwrap` puts it back.
+
+    Parameters
+    ----------
+    holder : object
+        An object, a class or a module. Of an object only its own method is replaced, not its class's. In a
+        class static and class methods stay what they are; of a plain method ``self`` is the first argument.
+    attribute : str
+        Name of the function or method.
+    parent, *accesses, name, component, stateless, batch, resources, role, movable, copy_argument
+        As for `ExecutionNode`.
+    count : int, optional
+        Makes a loop node, as for `LoopNode`.
+    loop : bool
+        Makes a loop node without a fixed count.
+
+    Returns
+    -------
+    ExecutionNode
+        The node that is now called.
+
+    Raises
+    ------
+    WrapError
+        If there is no such attribute, or it cannot be replaced.
+    """
+    where = holder.__name__ if inspect.ismodule(holder) or inspect.isclass(holder) else type(holder).__name__
+    try:
+        native = getattr(holder, attribute)
+    except AttributeError:
+        raise WrapError(f"{where} has no attribute {attribute!r}", hint="check the name") from None
+    if isinstance(native, ExecutionNode) or isinstance(getattr(native, "rlprof_node", None), ExecutionNode):
+        raise WrapError(f"{where}.{attribute} is wrapped already", hint="unwrap it first")
+    own = inspect.getattr_static(holder, attribute) if inspect.isclass(holder) else _ABSENT
+    entry = own.__func__ if isinstance(own, (staticmethod, classmethod)) else native
+    common: dict[str, Any] = {
+        "name": name or attribute,
+        "component": component,
+        "stateless": stateless,
+        "batch": batch,
+        "resources": resources,
+        "role": role,
+        "movable": movable,
+        "copy_argument": copy_argument,
+    }
+    before = vars(holder).get(attribute, _ABSENT) if hasattr(holder, "__dict__") else _ABSENT
+    put = _in_place(entry)
+    try:
+        setattr(holder, attribute, type(own)(put) if isinstance(own, (staticmethod, classmethod)) else put)
+    except (AttributeError, TypeError) as error:
+        raise WrapError(
+            f"{where}.{attribute} cannot be replaced: {error}", hint="wrap it in its class, or call the node"
+        ) from None
+    try:
+        node = (
+            LoopNode(count, parent, entry, *accesses, **common)
+            if loop or count is not None
+            else ExecutionNode(parent, entry, *accesses, **common)
+        )
+    except BaseException:
+        _put_back(holder, attribute, before)
+        raise
+    put.rlprof_node = node
+    node.program.on_unwrap(functools.partial(_put_back, holder, attribute, before))
+    return node
+
+
+def _in_place(entry: Any) -> Any:
+    """Make a function that calls the node: unlike the node it binds like a function, and is awaited like one."""
+    if inspect.iscoroutinefunction(entry):
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await call.rlprof_node(*args, **kwargs)  # type: ignore[attr-defined]
+
+        call_any: Any = call
+    else:
+
+        def call_now(*args: Any, **kwargs: Any) -> Any:
+            return call_now.rlprof_node(*args, **kwargs)  # type: ignore[attr-defined]
+
+        call_any = call_now
+    functools.update_wrapper(call_any, entry)
+    if hasattr(entry, "remote"):
+        call_any.remote = call_any
+    return call_any
+
+
+def _put_back(holder: Any, attribute: str, before: Any) -> None:
+    if before is _ABSENT:
+        delattr(holder, attribute)
+    else:
+        setattr(holder, attribute, before)
