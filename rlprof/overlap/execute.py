@@ -196,16 +196,24 @@ def _prepared(
         if copies.setdefault(access.cell.state, access.copy) != access.copy:
             raise ReplayError(f"{call.id} uses two storage copies of {access.cell.state}")
     spare = {state: copy for state, copy in copies.items() if copy}
-    entry = node.entry if isinstance(node, Executable) else node
-    if spare:
-        if not isinstance(node, Executable):
-            raise ReplayError(f"{call.id} uses a spare copy of {min(spare)}, and its entry cannot be rebound")
-        entry = node.rebind(spare)
+    if not spare:
+        return call, native_entry(node), sample_arguments(graph, call)
+    if not isinstance(node, Executable):
+        raise ReplayError(f"{call.id} uses a spare copy of {min(spare)}, and its entry cannot be rebound")
+    return call, node.rebind(spare), sample_arguments(graph, call)
+
+
+def native_entry(node: Executable | Callable[..., Any]) -> Callable[..., Any]:
+    """Entry of a node, or the function that stands for one."""
+    return node.entry if isinstance(node, Executable) else node
+
+
+def sample_arguments(graph: CallGraph, call: Call) -> dict[str, Any]:
+    """Arguments that only a part of a batch is given: the positions of its samples, if its node asks."""
     spec = graph.nodes.get(call.node)
-    extra: dict[str, Any] = {}
-    if call.samples is not None and spec is not None and spec.batch is not None and spec.batch.samples:
-        extra[spec.batch.samples] = np.array(call.samples, dtype=np.int64)
-    return call, entry, extra
+    if call.samples is None or spec is None or spec.batch is None or spec.batch.samples is None:
+        return {}
+    return {spec.batch.samples: np.array(call.samples, dtype=np.int64)}
 
 
 def execute(

@@ -85,7 +85,8 @@ def _numpy_view(array: npt.NDArray[Any], wanted: View) -> npt.NDArray[Any]:
     start = wanted.offset - first // dtype.itemsize
     strides = tuple(s * dtype.itemsize for s in wanted.strides)
     made: npt.NDArray[Any] = as_strided(row[start:], wanted.shape, strides)
-    made.flags.writeable = array.flags.writeable
+    if not array.flags.writeable:
+        made.flags.writeable = False
     return made
 
 
