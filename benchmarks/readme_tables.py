@@ -72,63 +72,106 @@ def _points(share: float) -> str:
 
 def capture_overhead_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.gpu.capture_overhead`."""
+    rates = ", ".join(f"{n} {k:,.0f}" for n, k in result["kernels_per_s"].items())
     out = [
-        f"{_machine(result)}. The program alone launches {result['kernels_per_s']:,.0f} kernels a second.",
+        f"{_machine(result)}. Kernels a second, alone: {rates}.",
         "",
-        "| captured by | fastest against fastest | median (quartiles) | measurements | sampler's CPU"
-        " | private MB |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| captured by | bound by the GPU: median (quartiles) | bound by the host: median (quartiles)"
+        " | host, fastest against fastest | rounds | sampler's CPU | private MB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, seen in result["overhead"].items():
-        sampler = result["samplers"].get(name)
-        cost = (
-            [f"{100 * sampler['cpu_share']:.0f} %", f"{sampler['memory_bytes']['private'] / 1e6:.0f}"]
-            if sampler
-            else ["", ""]
-        )
-        spread = f"({_points(seen['lower_quartile'])}..{_points(seen['upper_quartile'])})"
-        shown = [
-            "nobody" if name == "alone" else name,
-            "" if name == "alone" else _points(seen["fastest"]),
-            f"{_points(seen['median'])} {spread}",
-            str(len(result["walls_s"][name])),
+    names = dict.fromkeys(key.rpartition(", ")[0] for key in result["overhead"])
+    for name in sorted(names, key=lambda n: n != "alone"):
+        seen = {which: result["overhead"][f"{name}, {which}"] for which in ("gpu", "host")}
+        sampler = result["samplers"].get(name, {})
+        shown = ["nobody (twice, one after the other)" if name == "alone" else name]
+        shown += [
+            f"{_points(s['median'])} ({_points(s['lower_quartile'])}..{_points(s['upper_quartile'])})"
+            for s in seen.values()
         ]
-        out.append(f"| {' | '.join([*shown, *cost])} |")
+        shown += ["" if name == "alone" else _points(seen["host"]["fastest"]), str(seen["gpu"]["rounds"])]
+        shown += [f"{100 * sampler['cpu_share']:.0f} %" if "cpu_share" in sampler else ""]
+        shown += [f"{sampler['memory_bytes']['private'] / 1e6:.0f}" if "memory_bytes" in sampler else ""]
+        out.append(f"| {' | '.join(shown)} |")
     return "\n".join(out)
 
 
 def cupti_vs_nsys_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.gpu.cupti_vs_nsys`."""
-    runs = ("cupti", "nsys_nvtx", "nsys_cuda")
-    largest = result["largest_difference_points_at_1000_samples"]
+    runs = [r for r in ("cupti", "cupti_again", "nsys_nvtx", "nsys_cuda") if r in result["nodes"][0]]
+    titles = {
+        "cupti": "CUPTI", "cupti_again": "CUPTI again", "nsys_nvtx": "nsys, NVTX", "nsys_cuda": "nsys, CUDA",
+    }  # fmt: skip
     out = [
-        f"{_machine(result)}; {result['rate_hz'] / 1000:g} kHz, {result['seconds']:g} s."
-        f" Largest difference in activity: {largest['nsys_nvtx']:.1f} points with NVTX and counters alone,"
-        f" {largest['nsys_cuda']:.1f} points with the tracing of CUDA.",
+        f"{_machine(result)}; {result['rate_hz'] / 1000:g} kHz, {result['seconds']:g} s.",
         "",
-        "| node | samples | activity %: cupti | nsys, NVTX | nsys, CUDA | mean ms: cupti | nsys, NVTX"
-        " | nsys, CUDA | SM ms: cupti | nsys, NVTX | nsys, CUDA | rank |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        f"| node | samples | activity %: {' | '.join(titles[r] for r in runs)}"
+        f" | mean ms: {' | '.join(titles[r] for r in runs)} | SM ms: {' | '.join(titles[r] for r in runs)}"
+        " | rank |",
+        f"|---|{'---:|' * (1 + 3 * len(runs))}---|",
     ]
     for node in result["nodes"]:
-        activity = [node[run] for run in runs]
-        mean_ms = [1e3 * node[f"{run}_mean_s"] for run in runs]
-        shown = [f"{100 * a:.2f}" for a in activity]
-        shown += [f"{t:.2f}" for t in mean_ms]
-        shown += [f"{a * t:.3f}" for a, t in zip(activity, mean_ms, strict=True)]
-        ranks = [node[f"rank_{run}"] for run in runs]
-        rank = ", ".join("-" if r is None else str(r) for r in ranks)
-        out.append(f"| {node['node']} | {node['samples']:,} | {' | '.join(shown)} | {rank} |")
+        shown = [node["node"], f"{node['samples']:,}"]
+        shown += [f"{100 * node[r]:.2f}" if r in node else "" for r in runs]
+        shown += [f"{1e3 * node[f'{r}_mean_s']:.2f}" if r in node else "" for r in runs]
+        shown += [f"{1e3 * node[f'{r}_sm_s']:.3f}" if r in node else "" for r in runs]
+        ranks = [node.get(f"rank_{r}") for r in runs]
+        out.append(f"| {' | '.join([*shown, ', '.join('-' if r is None else str(r) for r in ranks)])} |")
+    same = 100 * result["same_time_frac"]
+    out += [
+        "",
+        f"| against CUPTI | largest difference, points | on nodes of equal duration (within {same:g} %)"
+        " | of SM time per call | same ranking |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for run, most in result["largest_difference"].items():
+        equal = most["points_at_same_duration"]
+        few = f" ({most['nodes_of_same_duration']} of {most['nodes']})"
+        shown = [titles[run], f"{most['points']:.2f}", ("-" if equal is None else f"{equal:.2f}") + few]
+        shown += [f"{100 * most['sm_time_frac']:.1f} %", "yes" if most["same_ranking"] else "no"]
+        out.append(f"| {' | '.join(shown)} |")
+    return "\n".join(out)
+
+
+def sampler_memory_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.sampler_memory`."""
+    out = [
+        f"{_machine(result)}; 10 kHz, after two seconds. MB = 10^6 bytes.",
+        "",
+        "| variant | private | proportional | resident |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, seen in result["variants"].items():
+        m = seen["memory_mb"]["after two seconds"]
+        out.append(f"| {name} | {m['RssAnon']:.0f} | {m['Pss']:.0f} | {m['VmRSS']:.0f} |")
+    return "\n".join(out)
+
+
+def decode_cost_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.decode_cost`."""
+    out = [
+        f"{_machine(result)}; one core, an idle GPU.",
+        "",
+        "| period and way of reading | samples | missing | CPU us a sample | of a core |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, seen in result["cases"].items():
+        if "samples" not in seen:
+            continue
+        cost = f"{seen['cpu_us_per_sample']:.1f}" if "cpu_us_per_sample" in seen else ""
+        shown = [name, f"{seen['samples']:,}", f"{100 * seen['lost_frac']:.1f} %", cost]
+        shown.append(f"{100 * seen['cpu_share']:.0f} %")
+        out.append(f"| {' | '.join(shown)} |")
     return "\n".join(out)
 
 
 def sampler_soak_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of the rates and the soak of `benchmarks.gpu.sampler_facts`."""
-    runs = {f"{int(rate):,} Hz": r["sampler"] for rate, r in result["rates"].items() if rate.isdecimal()}
-    soak = result["soak"]["sampler"]
-    runs[f"{1e9 / soak['period_ns']:,.0f} Hz, soak"] = soak
-    stalled = result["stalled"]["sampler"]
-    runs[f"{1e9 / stalled['period_ns']:,.0f} Hz, stopped for 5 s"] = stalled
+    rates = result.get("rates", {})
+    runs = {f"{int(rate):,} Hz": r["sampler"] for rate, r in rates.items() if rate.isdecimal()}
+    for step, title in (("soak", "soak"), ("stalled", "stopped for 5 s")):
+        if "sampler" in (seen := result.get(step, {})):
+            runs[f"{1e9 / seen['sampler']['period_ns']:,.0f} Hz, {title}"] = seen["sampler"]
     out = [
         f"{_machine(result)}.",
         "",
@@ -211,9 +254,19 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/capture_overhead": capture_overhead_table,
     "gpu/cupti_vs_nsys": cupti_vs_nsys_table,
     "gpu/sampler_soak": sampler_soak_table,
+    "gpu/sampler_memory": sampler_memory_table,
+    "gpu/decode_cost": decode_cost_table,
     "gpu/four_numbers": four_numbers_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
+}
+
+
+#: What a result has if the present version of its benchmark made it; others leave their table as it is.
+PRESENT = {
+    "gpu/capture_overhead": "orders",
+    "gpu/cupti_vs_nsys": "same_time_frac",
+    "gpu/sampler_memory": "variants",
 }
 
 
@@ -223,7 +276,11 @@ def main() -> None:
     for name, table in TABLES.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():
-            block = f"<!-- {name} -->\n{table(json.loads(path.read_text()))}\n<!-- end -->"
+            result = json.loads(path.read_text())
+            if PRESENT.get(name, "") not in ("", *result):
+                print(f"{name}: made by an older version of the benchmark, its table was left as it is")
+                continue
+            block = f"<!-- {name} -->\n{table(result)}\n<!-- end -->"
             text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
     readme.write_text(text)
 
