@@ -40,11 +40,12 @@ class StateDecl:
 
 @dataclass(frozen=True)
 class Use:
-    """Declared use of a state; `key` is the parameter that says which partition."""
+    """Declared use of a state; `key` is the parameter that says which partition, `position` its place."""
 
     state: str
     mode: Mode
     key: str | None = None
+    position: int = 0
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,9 @@ class Author(Writer):
         place.carried.add(name)
 
     def loop(self, place: Place, count: int, write: Write, stem: str = "loop") -> None:
-        """A loop that is marked in the code, has a method as its body, or neither; `write` writes the body."""
-        form = self.draw.choice(("marked", "marked", "body", "bare"))
+        """A loop: marked in the code, with a method as its body, or neither; `write` writes the body."""
+        # a loop inside one that nobody marks would have another count
+        form = "bare" if place.unmarked else self.draw.choice(("marked", "marked", "body", "bare"))
         index, name = self.fresh("i"), self.fresh(stem + "_")
         carried = [v for v in place.of("batch")[-3:] if self.chance(0.4)]
         collected = self.fresh("l")
@@ -135,6 +136,7 @@ class Author(Writer):
                 parent,
                 {**place.indices, index: count},
                 set(place.carried) | set(carried),
+                place.unmarked or form == "bare",
             )
             write(inner)
             fresh = [v for v in inner.of("batch") if v not in place.scope] or inner.of("batch")
@@ -425,11 +427,11 @@ class Author(Writer):
         for name, made in self.classes.items():
             if name == "main":
                 continue
-            text += [f"class {made.name}:", "    def __init__(self, main):", "        self.main = main"]
+            text += [f"class {made.name}:", "    def __init__(self):"]
             text += [*(f"        {line}" for line in made.start), "", *made.methods]
         main = self.classes["main"]
         text += ["class Main:", "    def __init__(self):", *(f"        {line}" for line in main.start)]
-        text += [f"        self.{n} = {c.name}(self)" for n, c in self.classes.items() if n != "main"]
+        text += [f"        self.{n} = {c.name}()" for n, c in self.classes.items() if n != "main"]
         text += ["", *main.methods]
         return "\n".join(text)
 

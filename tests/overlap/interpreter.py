@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class World:
         Its text.
     main : object
         An instance of its class ``Main``.
+    boxes : SimpleNamespace
+        State objects that are no component, by name.
     probe, log : Probe, Log
         What its methods call.
     classes : dict of str to type
@@ -36,6 +39,7 @@ class World:
 
     program: Generated
     main: Any
+    boxes: SimpleNamespace
     probe: Probe
     log: Log
     classes: dict[str, type]
@@ -54,7 +58,7 @@ class World:
                     found[f"{name}.{attribute}"] = digest(value)
         for state in self.program.states:
             if state.kind != "rows":
-                found[state.name] = digest(getattr(main, state.name).v)
+                found[state.name] = digest(getattr(self.boxes, state.name).v)
         return found
 
     def record(self) -> tuple[list[tuple[str, int, bytes]], list[tuple[str, bytes]]]:
@@ -70,7 +74,7 @@ def build(program: Generated, noise: Callable[..., Any]) -> World:
     space = names() | {"asyncio": asyncio, "pool": _POOL, "noise": noise}
     exec(compile(program.source, f"<program {program.seed}>", "exec"), space)
     classes = {name: space[name.capitalize()] for name in program.components}
-    return World(program, space["Main"](), space["probe"], space["log"], classes)
+    return World(program, space["Main"](), space["boxes"], space["probe"], space["log"], classes)
 
 
 def data_of(program: Generated, iteration: int) -> np.ndarray:

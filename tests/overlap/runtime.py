@@ -7,6 +7,7 @@ of a sample's result do not depend on the size of its batch, and another input o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,12 @@ def digest(value: Any) -> Any:
 def names() -> dict[str, Any]:
     """Global names of a generated program, new ones for each."""
     exported: tuple[Callable[..., Any] | type, ...] = (Box, Fault, start, mix, plain_loop)
-    return {item.__name__: item for item in exported} | {"np": np, "probe": Probe(), "log": Log()}
+    return {item.__name__: item for item in exported} | {
+        "np": np,
+        "boxes": SimpleNamespace(),
+        "probe": Probe(),
+        "log": Log(),
+    }
 
 
 def rows_of_keys(keys: list[bytes]) -> np.ndarray:

@@ -28,6 +28,7 @@ class Place:
     parent: str
     indices: dict[str, int]  # loop variables in sight, and their iterations
     carried: set[str] = field(default_factory=set)  # must not be written over by in-place calls
+    unmarked: bool = False  # inside a loop that is not marked
 
     def say(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
@@ -86,7 +87,7 @@ class Writer:
         salt = self.draw.randrange(1 << 30)
         shape = f", {partitions}" if kind == "keyed" else ""
         self.states[name] = StateDecl(name, component, kind, partitions, 0, weights)
-        self.classes["main"].start.append(f"self.{name} = Box(start({salt}{shape}))")
+        self.classes["main"].start.append(f"boxes.{name} = Box(start({salt}{shape}))")
 
     # -- nodes
 
@@ -117,12 +118,12 @@ class Writer:
             if declaration.kind == "rows":
                 where = "self.x[at]"
             elif declaration.kind == "shared":
-                where = f"self.main.{state}.v"
+                where = f"boxes.{state}.v"
             else:
                 key = f"key_{state}"
                 keys.append((key, self._key(place, declaration)))
-                where = f"self.main.{state}.v[{key}]"
-            uses.append(Use(state, mode, key))
+                where = f"boxes.{state}.v[{key}]"
+            uses.append(Use(state, mode, key, len(inputs) + len(keys) - 1 if key else 0))
             if mode != "refresh":
                 own.append(where)
             if mode != "read":
@@ -141,7 +142,7 @@ class Writer:
             body.append(f"log.update({name!r}, mix({', '.join(['1', *terms])}))")
         weights = [s for s in modes if self.states[s].weights and modes[s] == "read"]
         for state in weights:
-            body.append(f"log.rollout({name!r}, mix({', '.join(['1', *terms])}), self.main.{state})")
+            body.append(f"log.rollout({name!r}, mix({', '.join(['1', *terms])}), boxes.{state})")
         if not batched and rowed:
             body.append("h = mix(3, h, h.sum(axis=0))")
         for i, (declaration, where) in enumerate(writes):
