@@ -1,0 +1,87 @@
+"""Ends processes by a mark in their environment: all descendants of a worker, wherever they have gone.
+
+A process that is started inherits the environment, so a mark put into a worker's is found in whatever the
+worker started, also in sessions of its own and after the worker itself is gone. Run as a script, this file is
+the guardian of a process: it waits until that one is gone, however it ended, and then ends what it left. It
+imports nothing of rlprof.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+#: Environment variable that holds the marks, each ended by ";": those of a worker in a worker come after.
+VARIABLE = "RLPROF_WORKER"
+
+
+def marked(mark: str) -> list[int]:
+    """Ids of the processes of this machine whose environment holds `mark`, without this one."""
+    found, wanted = [], mark.encode()
+    for name in os.listdir("/proc"):  # noqa: PTH208 - a script that starts in milliseconds has no pathlib
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+                environment = file.read()
+        except OSError:  # it has just ended, or is not ours
+            continue
+        at = environment.find(f"{VARIABLE}=".encode())
+        if at >= 0 and wanted in environment[at : environment.find(b"\0", at)]:
+            found.append(int(name))
+    return found
+
+
+def end_group(group: int) -> None:
+    """Send SIGKILL to a process group, if there is still one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_marked(mark: str, *, within_s: float = 2.0) -> list[int]:
+    """Send SIGKILL to all that carry a mark until none is left; what is left after `within_s` seconds."""
+    until = time.monotonic() + within_s
+    while True:
+        left = marked(mark)
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(0.01)
+
+
+def guard(parent: int, mark: str, lines: int) -> None:
+    """Return when told so over `lines`, or end groups and marked processes once `parent` is gone.
+
+    Parameters
+    ----------
+    parent : int
+        Process id of the parent.
+    mark : str
+        What its workers carry.
+    lines : int
+        File descriptor: a group to end in each line; "bye" when nothing is left to guard.
+    """
+    text = b""
+    # a forked child of the parent may hold the other end open, so the end of the file is not enough
+    while os.getppid() == parent:
+        readable, _, _ = select.select([lines], [], [], 0.5)
+        if readable:
+            new = os.read(lines, 4096)
+            if not new:
+                break
+            text += new
+            if text.endswith(b"bye\n"):
+                return
+    for group in text.decode().split():
+        end_group(int(group))
+    end_marked(mark, within_s=10.0)
+
+
+if __name__ == "__main__":
+    guard(int(sys.argv[1]), sys.argv[2], 0)

@@ -1,0 +1,385 @@
+"""Tasks in named workers, each with state of its own: what back ends of processes and of Ray actors share.
+
+A thread of this process stands for each worker during a run, hands it one task after another and waits for
+it. One more looks after them: workers that are dead, tasks that take too long, a run that is to stop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rlprof.errors import UsageError
+from rlprof.taskgraph.backend import Completion, RemoteOutput
+from rlprof.taskgraph.errors import EndedError, WorkerDownError
+from rlprof.taskgraph.graph import TaskGraph
+from rlprof.taskgraph.task import Task
+
+#: How often somebody looks at deadlines and workers, in seconds.
+_TICK_S = 0.05
+
+
+class Worker(ABC):
+    """One worker, as the pool sees it. One thread at a time calls it, but `end` and `down` from anywhere."""
+
+    name: str
+
+    @abstractmethod
+    def ready(self, timeout_s: float) -> None:
+        """Wait until its state is made.
+
+        Raises
+        ------
+        WorkerStartError
+            If that fails or takes longer; the worker has ended then.
+        """
+
+    @abstractmethod
+    def missing(self, payloads: Iterable[str], timeout_s: float) -> list[str]:
+        """Those of `payloads` that it cannot execute."""
+
+    @abstractmethod
+    def execute(self, position: int, task: Task, inputs: Mapping[str, Any]) -> Completion:
+        """Run a task to its end. A worker that ends in the middle leaves nothing behind when this returns."""
+
+    @abstractmethod
+    def snapshot(self, timeout_s: float) -> RemoteOutput:
+        """Snapshot of its state."""
+
+    @abstractmethod
+    def restore(self, snapshot: RemoteOutput, timeout_s: float) -> None:
+        """Restore its state."""
+
+    @abstractmethod
+    def down(self) -> WorkerDownError | None:
+        """Return why it is no more, if so."""
+
+    @abstractmethod
+    def end(self, error: WorkerDownError | EndedError) -> None:
+        """End it at once; a task that it runs fails with `error`. From any thread."""
+
+    @abstractmethod
+    def ask_to_exit(self) -> None:
+        """Ask it to end by itself; returns at once."""
+
+    @abstractmethod
+    def bury(self, within_s: float) -> None:
+        """Wait for it, end it after `within_s` seconds, and end all that it started."""
+
+
+class WorkerPool(ABC):
+    """Workers by name, and runs on them.
+
+    Used as a context manager it keeps its workers, and so their state, from one run to the next. Otherwise
+    each run makes workers and ends them.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Of the workers.
+    timeout_s : float or callable, optional
+        Longest time of a task, in seconds, for all or by task; its worker is ended after that.
+    grace_s : float or None
+        How long tasks that run may go on once their run is to stop, in seconds, before their workers are
+        ended; None: to their end.
+    setup_timeout_s : float
+        Longest time for making, saving or restoring the state of a worker, in seconds.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        *,
+        timeout_s: float | Callable[[Task], float | None] | None = None,
+        grace_s: float | None = 3.0,
+        setup_timeout_s: float = 600.0,
+    ) -> None:
+        self._names = tuple(names)
+        if not self._names:
+            raise UsageError("no workers cannot run anything", hint="give at least one factory")
+        self._timeout_s, self._grace_s, self._setup_s = timeout_s, grace_s, setup_timeout_s
+        self._workers: dict[str, Worker] = {}
+        self._kept = False  # beyond one run
+        self._run: _PoolRun | None = None
+
+    @property
+    def slots(self) -> int:
+        """One task for each worker."""
+        return len(self._names)
+
+    @abstractmethod
+    def _begin(self, name: str) -> Worker:
+        """Start a worker; returns before it is ready."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Let go of what all workers needed."""
+
+    def __enter__(self) -> Self:
+        self._start()
+        self._kept = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kept = False
+        self._end_all()
+
+    def _start(self) -> None:
+        """Make all workers; none is left if one fails."""
+        if self._workers:
+            raise UsageError("the workers of this back end run already", hint="enter it once")
+        try:
+            for name in self._names:
+                self._workers[name] = self._begin(name)
+            for worker in self._workers.values():
+                worker.ready(self._setup_s)
+        except BaseException:
+            for worker in self._workers.values():
+                worker.end(WorkerDownError(f"worker {worker.name} was ended because another one failed"))
+            self._end_all()
+            raise
+
+    def _end_all(self) -> None:
+        workers, self._workers = list(self._workers.values()), {}
+        for worker in workers:
+            worker.ask_to_exit()
+        until = time.monotonic() + (self._grace_s or 3.0)
+        for worker in workers:
+            worker.bury(max(until - time.monotonic(), 0.0))
+        self._finish()
+
+    def open(self, graph: TaskGraph, report: Callable[[Completion], None]) -> None:
+        """Make the workers unless they run, and check that they can execute all tasks.
+
+        Raises
+        ------
+        UsageError
+            If a task names a worker or a payload that there is not, or another run goes on.
+        WorkerStartError
+            If a worker cannot be made.
+        WorkerDownError
+            If a worker was lost before: its state is gone.
+        """
+        if self._run is not None:
+            raise UsageError("this back end serves another run", hint="make one for each run")
+        for task in graph.tasks:
+            if task.worker is not None and task.worker not in self._names:
+                raise UsageError(
+                    f"task {task.id!r} names the worker {task.worker!r}, which there is not",
+                    hint=f"there are {', '.join(self._names[:10])}",
+                )
+        if not self._kept:
+            self._start()
+        try:
+            for worker in self._workers.values():
+                if (lost := worker.down()) is not None:
+                    raise lost
+            able = self._check_payloads(graph)
+        except BaseException:
+            if not self._kept:
+                self._end_all()
+            raise
+        self._run = _PoolRun(self._workers, able, report, self._timeout_s, self._grace_s)
+
+    def _check_payloads(self, graph: TaskGraph) -> dict[str, set[str]]:
+        """Payloads by the worker that can execute them."""
+        wanted: dict[str, set[str]] = {name: set() for name in self._names}
+        anywhere = {task.payload for task in graph.tasks if task.payload is not None and task.worker is None}
+        for task in graph.tasks:
+            if task.payload is not None and task.worker is not None:
+                wanted[task.worker].add(task.payload)
+        able = {}
+        for name, payloads in wanted.items():
+            asked = sorted(payloads | anywhere)
+            able[name] = set(asked) - set(self._workers[name].missing(asked, self._setup_s) if asked else ())
+        for task in graph.tasks:
+            where = self._names if task.worker is None else (task.worker,)
+            if task.payload is not None and not any(task.payload in able[name] for name in where):
+                raise UsageError(
+                    f"task {task.id!r} has the payload {task.payload!r}, which"
+                    f" {'no worker' if task.worker is None else f'worker {task.worker!r}'} has",
+                    hint="name a public method, or an entry of the mapping, of what its factory makes",
+                )
+        return able
+
+    def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
+        """Hand the task to its worker, or to one that can execute it."""
+        assert self._run is not None
+        self._run.submit(position, task, inputs)
+
+    def stop(self) -> None:
+        """Let tasks that run go on for the grace time, then end their workers."""
+        if self._run is not None:
+            self._run.stop()
+
+    def close(self) -> None:
+        """Wait for tasks that run, as after `stop`; end the workers unless they are kept."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        if not self._kept:
+            self._end_all()
+
+    @property
+    def lost(self) -> dict[str, WorkerDownError]:
+        """Why workers are no more, by name."""
+        found = {name: worker.down() for name, worker in self._workers.items()}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def renew(self) -> tuple[str, ...]:
+        """Make lost workers anew: with the state that their factories make, not the one that was lost.
+
+        Returns
+        -------
+        tuple of str
+            Which.
+
+        Raises
+        ------
+        WorkerStartError
+            If one cannot be made.
+        """
+        lost = tuple(self.lost)
+        for name in lost:
+            self._workers[name].bury(0.0)
+            self._workers[name] = self._begin(name)
+        for name in lost:
+            self._workers[name].ready(self._setup_s)
+        return lost
+
+    def snapshot(self) -> Mapping[str, RemoteOutput]:
+        """Snapshot of every worker's state; see `rlprof.taskgraph.Restorable`.
+
+        Raises
+        ------
+        UsageError
+            If the workers do not outlive a run, or a worker's state has no ``snapshot`` and ``restore``.
+        WorkerDownError
+            If a worker is lost.
+        """
+        if not self._kept or self._run is not None:
+            raise UsageError(
+                "state of workers is saved between runs on workers that are kept",
+                hint="use the back end as a context manager: with ProcessBackend(...) as backend",
+            )
+        return {name: worker.snapshot(self._setup_s) for name, worker in self._workers.items()}
+
+    def restore(self, snapshot: Mapping[str, RemoteOutput]) -> None:
+        """Bring every worker's state back; a lost worker is made anew by its factory before that."""
+        self.renew()
+        for name, saved in snapshot.items():
+            worker = self._workers[name]
+            try:
+                worker.restore(saved, self._setup_s)
+            except WorkerDownError:  # it ended since, or does not answer
+                self.renew()
+                self._workers[name].restore(saved, self._setup_s)
+
+
+class _PoolRun:
+    """One run on workers: a thread for each, and one that looks after them."""
+
+    def __init__(
+        self,
+        workers: Mapping[str, Worker],
+        able: Mapping[str, set[str]],
+        report: Callable[[Completion], None],
+        timeout_s: float | Callable[[Task], float | None] | None,
+        grace_s: float | None,
+    ) -> None:
+        self._workers, self._able, self._report = dict(workers), able, report
+        self._timeout_s, self._grace_s = timeout_s, grace_s
+        lock = threading.Lock()
+        self._lock = lock
+        self._wake = {name: threading.Condition(lock) for name in workers}
+        self._jobs: list[tuple[int, Task, Mapping[str, Any]]] = []
+        self._busy: dict[str, tuple[float | None, Task]] = {}  # until when
+        self._stop_at: float | None = None
+        self._stopped = self._closing = False
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(name,), name=f"rlprof {name}", daemon=True)
+            for name in workers
+        ]
+        self._watcher = threading.Thread(target=self._watch, name="rlprof watcher", daemon=True)
+        for thread in (*self._threads, self._watcher):
+            thread.start()
+
+    def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
+        if task.payload is None:  # only takes part in the order
+            now = time.monotonic_ns()
+            self._report(Completion(position, task.worker or "caller", now, now, now, None, None))
+            return
+        with self._lock:
+            self._jobs.append((position, task, inputs))
+            for name in self._workers if task.worker is None else (task.worker,):
+                if name not in self._busy:
+                    self._wake[name].notify()
+
+    def stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._stop_at = None if self._grace_s is None else time.monotonic() + self._grace_s
+
+    def close(self) -> None:
+        self.stop()
+        with self._lock:
+            self._closing = True
+            for wake in self._wake.values():
+                wake.notify()
+        for thread in self._threads:
+            thread.join()
+        self._over.set()
+        self._watcher.join()
+
+    def _next(self, name: str) -> tuple[int, Task, Mapping[str, Any]] | None:
+        """Wait for a job that a worker can do; None when the run is over."""
+        with self._lock:
+            self._busy.pop(name, None)
+            while True:
+                for number, (_, task, _) in enumerate(self._jobs):
+                    if task.worker == name or (task.worker is None and task.payload in self._able[name]):
+                        limit_s = self._timeout_s(task) if callable(self._timeout_s) else self._timeout_s
+                        until = None if limit_s is None else time.monotonic() + limit_s
+                        self._busy[name] = (until, task)
+                        return self._jobs.pop(number)
+                if self._closing:
+                    return None
+                self._wake[name].wait()
+
+    def _serve(self, name: str) -> None:
+        worker = self._workers[name]
+        while (job := self._next(name)) is not None:
+            position, task, inputs = job
+            if self._stopped or (lost := worker.down()) is not None:
+                error = EndedError(f"task {task.id} was not begun", begun=False) if self._stopped else lost
+                now = time.monotonic_ns()
+                done = Completion(position, name, now, now, now, None, error)
+            else:
+                done = worker.execute(position, task, inputs)
+            del job, inputs  # a waiting thread keeps no buffer alive
+            with self._lock:
+                self._busy.pop(name, None)
+            self._report(done)
+            del done
+
+    def _watch(self) -> None:
+        while not self._over.wait(_TICK_S):
+            now = time.monotonic()
+            with self._lock:
+                busy = list(self._busy.items())
+            for name, (until, task) in busy:
+                worker = self._workers[name]
+                if (lost := worker.down()) is not None:
+                    worker.end(lost)
+                elif until is not None and now > until:
+                    limit_s = self._timeout_s(task) if callable(self._timeout_s) else self._timeout_s
+                    worker.end(WorkerDownError(f"it did not finish within {limit_s} s and was ended"))
+                elif self._stop_at is not None and now > self._stop_at:
+                    worker.end(EndedError(f"task {task.id} was ended with its run", begun=True))
