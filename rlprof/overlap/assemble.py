@@ -1,4 +1,4 @@
-"""From what was noted in several runs to a recording: bindings, constants, memory that is written in place."""
+"""From what was noted in several runs to a recording: bindings, constants, memory written in place."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from rlprof.overlap.bindings import Binding, Const, External, Pack, Path, Ref, arguments
+from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, arguments
 from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.forms import Form
 from rlprof.overlap.lineage import Known, MemoryTrack, Raw, RawPack, is_shared
 from rlprof.overlap.recording import Invocation, Recording, Unknown
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
@@ -320,6 +321,7 @@ def assemble(
     nodes: Mapping[str, NodeSpec],
     states: Mapping[str, StateSpec],
     owners: Mapping[tuple[str, int], str],
+    form: Form | None = None,
 ) -> Recording:
     """Make a recording of what was noted.
 
@@ -333,6 +335,8 @@ def assemble(
         As in `Recording`.
     owners : mapping of (str, int) to str
         State objects by the memory that they hold (`Memory.key`).
+    form : Form, optional
+        Of the region's arguments.
 
     Raises
     ------
@@ -349,4 +353,4 @@ def assemble(
             " no call was seen to write it",
             hint="record one run more, or declare a State that holds the array",
         )
-    return Recording(region, dict(nodes), made.states, invocations, made.constants.table)
+    return Recording(region, dict(nodes), made.states, invocations, made.constants.table, form)

@@ -87,7 +87,7 @@ class CallContext:
 
     @property
     def label(self) -> str:
-        """Name of this call: as `Call.origin`, from the root on, with the iterations outside the region too."""
+        """Name of this call: as `Call.origin`, and with the iterations outside of the region."""
         if self._label is None:
             if self.parent is None:
                 before = self.node.rpartition("/")[0]

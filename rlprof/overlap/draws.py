@@ -34,9 +34,9 @@ class Draws:
 
     Notes
     -----
-    Within a node the key of a draw is (seed, name, label of the call, sample, number of the draw in the call).
-    Outside of every node it is the number of draws so far, as with an ordinary generator; such draws depend on
-    the order in which they are made.
+    Within a node the key of a draw is (seed, name, label of the call, sample, number of the draw in the
+    call). Outside of every node it is the number of draws so far, as with an ordinary generator; such draws
+    depend on the order in which they are made.
     """
 
     def __init__(self, seed: int, name: str = "") -> None:

@@ -68,7 +68,8 @@ class Known:
     """
 
     __slots__ = (
-        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at", "view",
+        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at",
+        "view",
     )  # fmt: skip
 
     def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
@@ -223,7 +224,7 @@ class Lineage:
             return known
         made = Known(value, record, path, external)
         if type(value) in _SCALARS:
-            # of values that Python shares, a call's are not kept: equal ones from elsewhere are the same object
+            # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
             if not is_shared(value) or (external and known is None):
                 self._table[id(value)] = made
             return made

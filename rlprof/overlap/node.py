@@ -65,6 +65,12 @@ class ExecutionNode:
     """
 
     kind: str = "plain"
+    name: str
+    path: str
+    parent: ExecutionNode | None
+    native: Any
+    is_loop: bool
+    is_marked: bool
 
     def __init__(
         self,
@@ -161,8 +167,10 @@ class ExecutionNode:
         self._outside = itertools.count()
         self._open: set[CallContext] = set()
         self._quiet = True
+        #: Seen to return futures or references.
+        self.gives_futures = False
         if native is not None:
-            functools.update_wrapper(self, native, updated=())  # type: ignore[arg-type]
+            functools.update_wrapper(self, native, updated=())
         self.parameters = _parameters(native)
         self._check_batch()
         self.program.add(self)
@@ -414,8 +422,8 @@ class LoopNode(ExecutionNode):
                 hint="declare it on the nodes inside",
             )
         self._set_up(
-            parent, entry, accesses, name, component, stateless, batch, resources, role, movable, copy_argument,
-            count,
+            parent, entry, accesses, name, component, stateless, batch, resources, role, movable,
+            copy_argument, count,
         )  # fmt: skip
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

@@ -123,6 +123,7 @@ async def finish(node: ExecutionNode, context: CallContext, coroutine: Coroutine
 
 def _leave_open(node: ExecutionNode, context: CallContext, observation: Observation, future: Any) -> None:
     """Let a call end when its future does."""
+    node.gives_futures = True
     if observation.range is not None:
         # a range ends in the thread in which it began: it shows the submission
         observation.range.__exit__(None, None, None)

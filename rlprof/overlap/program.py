@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.context import CallContext
-from rlprof.overlap.errors import OverlapError, RecordingError, WrapError
+from rlprof.overlap.errors import RecordingError, WrapError
 from rlprof.overlap.recorder import Recorder
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import NodeSpec, StateSpec
@@ -41,6 +41,7 @@ class Program:
         self.table: dict[str, Replacement] = {}
         self._hooks: list[tuple[str | None, Before | None, After | None]] = []
         self._recorder: Recorder | None = None
+        self._recordings: dict[str, Recording] = {}
         self._undo: list[Callable[[], None]] = []
         self._components: dict[int, tuple[Any, str]] = {}
 
@@ -283,8 +284,8 @@ class Program:
         skip : int
             Calls of the region that go by first, such as warm-up.
         writes : bool
-            Find arrays that are written in place by comparing checksums; it costs a pass over every array that
-            calls are given or return. torch tensors count their writes themselves.
+            Find arrays that are written in place by comparing checksums, which costs a pass over every array
+            that calls are given or return. torch tensors count their writes themselves.
 
         Returns
         -------
@@ -337,12 +338,15 @@ class Program:
         """Return the native graph of a recording; see `rlprof.overlap.build.call_graph`."""
         from rlprof.overlap.build import call_graph
 
+        self._recordings[recording.region] = recording
         return call_graph(recording)
 
     def install(
         self,
         region: ExecutionNode | str | CallGraph,
         replacement: Replacement | None = None,
+        *,
+        recording: Recording | None = None,
         **options: Any,
     ) -> None:
         """Run something in place of a node's native entry.
@@ -353,18 +357,18 @@ class Program:
             The node; or a graph, for which a replacement is made (`rlprof.overlap.replacement`).
         replacement : callable, optional
             Gets the arguments of the entry, and returns what it would.
+        recording : Recording, optional
+            What a graph was made of; by default what `graph` was last given for this region.
         **options
-            Of the replacement of a graph.
+            Of `rlprof.overlap.replacement.Replacement`, for a graph.
 
         Raises
         ------
         WrapError
-            If there is no such node, or it has no entry.
+            If there is no such node, it has no entry, or the recording of a graph is not known.
         """
         if isinstance(region, CallGraph):
-            from rlprof.overlap.replacement import Replacement as GraphReplacement
-
-            replacement = GraphReplacement(self, region, **options)
+            replacement = self._replacement(region, recording, options)
             region = region.region
         node = self._find(region)
         if replacement is None or node.is_marked:
@@ -374,6 +378,23 @@ class Program:
             )
         self.table[node.path] = replacement
         self.refresh()
+
+    def _replacement(
+        self, graph: CallGraph, recording: Recording | None, options: dict[str, Any]
+    ) -> Replacement:
+        from rlprof.overlap.replacement import Replacement as GraphReplacement
+
+        node = self._find(graph.region)
+        recording = recording or self._recordings.get(graph.region)
+        if recording is None or recording.region != graph.region:
+            raise WrapError(
+                f"the recording behind the graph of {graph.region} is not known", hint="give recording=..."
+            )
+        if node.gives_futures:
+            options.setdefault("interface", "future")
+        return GraphReplacement(
+            graph, entries(self), recording.constants, native=node.entry, form=recording.form, **options
+        )
 
     def uninstall(self, region: ExecutionNode | str | None = None) -> None:
         """Run the native entry of a node again; of all nodes if none is given."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.overlap.assemble import assemble
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.forms import common
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.trace import RunTrace, Watch
 from rlprof.overlap.values import is_array, memory_of, take_apart
@@ -85,6 +86,7 @@ class Recorder:
             self._program.node_specs(),
             self._program.state_specs(),
             self._owners,
+            common([run.form for run in ended if run.form is not None]),
         )
 
     def begin(self, context: CallContext) -> RunTrace | None:

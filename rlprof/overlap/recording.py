@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlprof.overlap.bindings import Binding, Pack
+from rlprof.overlap.forms import Form
+from rlprof.overlap.forms import Form
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 
 
@@ -94,6 +96,8 @@ class Recording:
         For each run the calls in the order in which they started, the region's own first.
     constants : mapping of str to object
         Values of `Const` bindings and types of `Pack` by name.
+    form : Form or None
+        What the region's arguments have in common in all runs.
     """
 
     region: str
@@ -101,3 +105,5 @@ class Recording:
     states: Mapping[str, StateSpec]
     runs: tuple[tuple[Invocation, ...], ...]
     constants: Mapping[str, Any]
+    form: Form | None = None
+    form: Form | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
+from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
 from rlprof.overlap.remote import Done
 from rlprof.overlap.specs import Cell, Mode
@@ -108,6 +109,7 @@ class RunTrace:
         #: Arrays whose contents changed between two looks, and nobody was seen to write; and who saw it.
         self.changes: list[tuple[Known, CallRecord]] = []
         self.ended = False
+        self.form: Form | None = None
         self._watch = watch
         self._watched: list[Known] = []
         self._writes = writes
@@ -145,6 +147,7 @@ class RunTrace:
         return record
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.form = form_of((args, kwargs))
         self.lineage.give((args, kwargs), self._event)
         for array in self._watch.objects.values():
             self._start_watching(array)

@@ -134,8 +134,8 @@ def _samples(
             for sample in samples:
                 if not 0 <= sample < state.partitions:
                     raise WrapError(
-                        f"node {node.path} works on sample {sample} in {context.label}, and state {state.name}"
-                        f" has {state.partitions}"
+                        f"node {node.path} works on sample {sample} in {context.label}, and state"
+                        f" {state.name} has {state.partitions}"
                     )
             return samples
     if size is not None and size != state.partitions:

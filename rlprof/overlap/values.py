@@ -117,7 +117,7 @@ def is_array(value: Any) -> bool:
     """Whether a value is an array with memory of its own to follow: numpy or strided torch."""
     if isinstance(value, np.ndarray):
         return True
-    return is_tensor(value) and value.layout is sys.modules["torch"].strided
+    return is_tensor(value) and bool(value.layout is sys.modules["torch"].strided)
 
 
 class Memory(NamedTuple):
@@ -218,7 +218,7 @@ def same_bits(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
         if a.dtype.hasobject:
             return False
-        return a.tobytes() == b.tobytes()
+        return bool(a.tobytes() == b.tobytes())
     if a.device != b.device or a.requires_grad != b.requires_grad:
         return False
     torch = sys.modules["torch"]

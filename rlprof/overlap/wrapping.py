@@ -102,7 +102,7 @@ def wrap(
 
 
 def _in_place(entry: Any) -> Any:
-    """Make a function that calls the node: unlike the node it binds like a function, and is awaited like one."""
+    """Make a function that calls the node; it binds and is awaited as functions are."""
     if inspect.iscoroutinefunction(entry):
 
         async def call(*args: Any, **kwargs: Any) -> Any:

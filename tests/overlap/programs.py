@@ -1,7 +1,7 @@
 """A small real training program in numpy, as somebody wrote it, and wrapped.
 
-Two components play against each other (`Policy`, `Simulator`), a third learns (`Learner`), and `Trainer` holds
-the glue. Group-relative advantages (GRPO) mix the samples; everything in the interaction loop is by sample.
+Two components play against each other (`Policy`, `Simulator`), a third learns (`Learner`), and `Trainer`
+holds the glue. Group-relative advantages (GRPO) mix the samples; the interaction loop is all by sample.
 
     iteration            loop (root)
       sync               refreshes W, reads THETA
@@ -114,7 +114,7 @@ class Learner:
         self.draws = Draws(seed)
 
     def advantage(self, trajectories: list[dict[str, list[Array]]]) -> dict[str, Array]:
-        """Advantages relative to all samples of an epoch; everything stacked to (epoch * chunk * sample, ...)."""
+        """Advantages relative to all samples of an epoch; everything is stacked along the first axis."""
         returns = [np.sum(t["reward"], axis=0) for t in trajectories]
         scale = [(r - r.mean()) / (r.std() + 1e-6) for r in returns]
         return {
@@ -165,7 +165,7 @@ class Trainer:
         order = self.learner.shuffle(data)
         losses = []
         for index in self.minibatch(range(self.minibatches)):
-            losses.append(self.learner.update(data, order, index))  # noqa: PERF401
+            losses.append(self.learner.update(data, order, index))
         return {"losses": losses, "data": data}
 
     def rollout(self) -> list[dict[str, list[Array]]]:
