@@ -149,8 +149,8 @@ class _Run:
         self.completer = Completer(loop)
         self.device = DeviceRun(executor._streams)
         self.context = contextvars.copy_context()
-        # in a replacement the region's own call; its children are keyed as they are natively
-        self.region = current() or CallContext(executor.graph.region, None, 0, False)
+        # in a replacement this is the region's own call; its children are keyed as they are natively
+        self.region = region_context(executor.graph.region)
 
     def call(self, task: Task, inputs: Mapping[str, Any]) -> Any:
         """Execute one call: the payload of every task."""
@@ -177,6 +177,12 @@ class _Run:
 def _forget(output: Any) -> Any:
     """Drop an output that nobody needs; completion stays."""
     return Pending(None, output.wait) if isinstance(output, Pending) else None
+
+
+def region_context(region: str) -> CallContext:
+    """Return the call of the region's node that is running here, or one that stands for it."""
+    here = current()
+    return here if here is not None and here.node == region else CallContext(region, here, 0, False)
 
 
 def _lane(graph: CallGraph, call: str, stream: int) -> str:

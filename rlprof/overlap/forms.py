@@ -19,7 +19,7 @@ class Form:
     Parameters
     ----------
     kind : str
-        Name of its type.
+        Name of its type; empty: anything.
     keys : tuple of int or str
         Of its items; empty for a leaf.
     items : tuple of Form
@@ -56,19 +56,17 @@ def form_of(value: Any) -> Form:
     return Form(kind)
 
 
-def common(forms: Sequence[Form]) -> Form:
-    """Return the form that all runs have in common; a number that was not always the same is free.
+ANYTHING = Form("")
 
-    Raises
-    ------
-    ValueError
-        If they differ in anything else; says in what.
-    """
+
+def common(forms: Sequence[Form]) -> Form:
+    """Return the form that all runs have in common: what was not always the same may be anything."""
     first = forms[0]
-    for other in forms[1:]:
-        difference = _difference(first, other, "", values=False)
-        if difference:
-            raise ValueError(difference)
+    if any(
+        (f.kind, f.keys, f.shape, f.dtype) != (first.kind, first.keys, first.shape, first.dtype)
+        for f in forms
+    ):
+        return ANYTHING
     items = tuple(common([form.items[n] for form in forms]) for n in range(len(first.items)))
     fixed = first.fixed and all(_same(form.value, first.value) for form in forms)
     value = first.value if fixed else None
@@ -77,23 +75,23 @@ def common(forms: Sequence[Form]) -> Form:
 
 def mismatch(wanted: Form, value: Any) -> str | None:
     """Say in what a value differs from the form, in one line; None if in nothing."""
-    return _difference(wanted, form_of(value), "", values=True) or None
+    return _difference(wanted, form_of(value), "") or None
 
 
 def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or repr(a) == repr(b)  # NaN is the same as NaN
 
 
-def _difference(wanted: Form, found: Form, at: str, *, values: bool) -> str:
+def _difference(wanted: Form, found: Form, at: str) -> str:
+    if wanted == ANYTHING:
+        return ""
     where = at or "the value"
-    if (wanted.kind, wanted.keys) != (found.kind, found.keys):
+    if any(getattr(wanted, name) != getattr(found, name) for name in ("kind", "keys", "shape", "dtype")):
         return f"{where} is {_shown(found)}, {_shown(wanted)} was recorded"
-    if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
-        return f"{where} is {_shown(found)}, {_shown(wanted)} was recorded"
-    if values and wanted.fixed and not _same(wanted.value, found.value):
+    if wanted.fixed and not _same(wanted.value, found.value):
         return f"{where} is {found.value!r:.60}, {wanted.value!r:.60} was recorded"
     for key, a, b in zip(wanted.keys, wanted.items, found.items, strict=True):
-        difference = _difference(a, b, f"{at}[{key!r}]", values=values)
+        difference = _difference(a, b, f"{at}[{key!r}]")
         if difference:
             return difference
     return ""

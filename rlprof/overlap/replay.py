@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlprof.overlap.batches import cut, join
 from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.completion import Completer
-from rlprof.overlap.context import CallContext, at_call, current
+from rlprof.overlap.contents import Contents
+from rlprof.overlap.context import at_call
 from rlprof.overlap.equality import Distance, distance
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.execute import Executable, native_entry, sample_arguments
+from rlprof.overlap.execute import Executable, native_entry, region_context, sample_arguments
 from rlprof.overlap.materialise import Arguments, materialise
-from rlprof.overlap.snapshots import ObjectState, Saved
-from rlprof.overlap.structures import put_together
+from rlprof.overlap.structures import is_tensor, put_together
 from rlprof.overlap.values import take_apart
 from rlprof.taskgraph.trial import Restorable, restored
 
@@ -197,7 +197,7 @@ class _Replay:
         self.constants, self.external, self.states = constants, external, states
         self.rtol, self.atol = rtol, atol
         self.completer = Completer()
-        self.region = current() or CallContext(native.region, None, 0, False)
+        self.region = region_context(native.region)
         self.outputs: dict[str, Any] = {}
 
     def report(self) -> ReplayReport:
@@ -231,20 +231,22 @@ class _Replay:
         if batch is None:
             raise ReplayError(f"{call.id} is split and its node declares no batch")
         touched: list[Restorable] = [
-            ObjectState((arguments, self.outputs), strict=False),
+            _Held("inputs", (arguments, self.outputs), strict=False),
             *self._written(call),
         ]
         before = [(state, state.snapshot()) for state in touched]
         output = self._call(call, arguments)
         self.outputs[call.id] = output
-        native = ObjectState(output, strict=False).snapshot().values, _contents(touched[1:])
-        with restored([*touched, ObjectState(output, strict=False)]):  # the program goes on as natively
+        result = _Held("output", output, strict=False)
+        native = result.snapshot().values, _contents(touched[1:])
+        with restored([*touched, result]):  # the program goes on as natively
             for state, saved in before:
                 state.restore(saved)
             got = [self._part(part) for part in parts]
             samples = tuple(part.samples or () for part in parts)
             joined = join(got, samples, batch.axis, batch.shared_outputs)
-            here = ObjectState(joined, strict=False).snapshot().values, _contents(touched[1:])
+            joined_values = _Held("output", joined, strict=False).snapshot().values
+            here = joined_values, _contents(touched[1:])
         how = {"rtol": self.rtol, "atol": self.atol}
         return ReplayedCall(
             call.id,
@@ -281,7 +283,7 @@ class _Replay:
                 )
             obj = self.states[name]
             own = hasattr(obj, "snapshot") and hasattr(obj, "restore")
-            found.append(obj if own else ObjectState(obj))
+            found.append(obj if own else _Held(name, obj))
         return found
 
 
@@ -298,6 +300,41 @@ def cut_output(output: Any, samples: tuple[int, ...], axis: int, shared: tuple[i
     return put_together(whole.kind, whole.keys, items)
 
 
+class _Taken(NamedTuple):
+    contents: Contents
+    values: dict[str, Any]
+
+
+class _Held:
+    """What an object of this process holds, as a trial needs it."""
+
+    def __init__(self, name: str, obj: Any, *, strict: bool = True) -> None:
+        self._name, self._obj, self._strict = name, obj, strict
+
+    def snapshot(self) -> _Taken:
+        contents = Contents({self._name: self._obj})
+        if self._strict and contents.sealed:
+            path, kind = next(iter(contents.sealed.items()))
+            raise ReplayError(
+                f"{path} is a {kind}, which cannot be put back after a trial",
+                hint="give the state object methods snapshot() and restore(snapshot)",
+            )
+        values = {
+            path: _copied(place.value) if place.kind == "array" else place.value
+            for path, place in contents.places.items()
+            if place.kind in ("array", "number", "other", "keys")
+        }
+        hidden = {path: p.digest() for path, p in contents.places.items() if p.kind == "random"}
+        return _Taken(contents, values | hidden)
+
+    def restore(self, snapshot: _Taken) -> None:
+        snapshot.contents.restore()
+
+
+def _copied(array: Any) -> Any:
+    return array.detach().clone() if is_tensor(array) else array.copy()
+
+
 def _contents(states: list[Restorable]) -> tuple[Any, ...]:
     taken = [state.snapshot() for state in states]
-    return tuple(saved.values if isinstance(saved, Saved) else saved for saved in taken)
+    return tuple(saved.values if isinstance(saved, _Taken) else saved for saved in taken)
