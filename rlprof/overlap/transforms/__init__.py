@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rlprof.overlap.transforms.interleave import interleave
-from rlprof.overlap.transforms.split import split_spatial
+from rlprof.overlap.transforms.merge import merge
+from rlprof.overlap.transforms.rewire import rewire
+from rlprof.overlap.transforms.split import split_chained, split_spatial, split_temporal
 
-__all__ = ["interleave", "split_spatial"]
+__all__ = ["interleave", "merge", "rewire", "split_chained", "split_spatial", "split_temporal"]

@@ -14,7 +14,14 @@ from rlprof.overlap.legality import Need, boundaries, check, needs
 from rlprof.overlap.precedence import Precedence
 from rlprof.overlap.samples import NotBySampleError, as_pack, express, native_form, whole_call
 
-_STEP = re.compile(r"^(.*?)(?:\[(\d+)\])?(#\d+)?$")
+_INDEX = re.compile(r"\[\d+\]")
+#: Whether a call is a part of a batch, and the number of its group.
+GroupKey = tuple[bool, int]
+
+
+def group_key(call: Call) -> GroupKey:
+    """Which group a call belongs to, apart from others of its graph."""
+    return call.samples is not None, call.group
 
 
 def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
@@ -37,31 +44,6 @@ def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
     return calls
 
 
-def place_in_loop(call: Call, loop: str) -> tuple[str, int]:
-    """Which execution of a loop a call belongs to, and which iteration of it.
-
-    Parameters
-    ----------
-    call : Call
-        Of a node inside the loop, or of the loop itself.
-    loop : str
-        Path of the loop node.
-
-    Returns
-    -------
-    tuple of (str, int)
-        The loop in the native call around it, without iteration, and the iteration.
-    """
-    steps = call.origin.split("/")
-    depth = call.node.count("/") - loop.count("/")
-    kept = steps[: len(steps) - depth]
-    found = _STEP.match(kept[-1])
-    assert found is not None
-    name, index, further = found.groups()
-    instance = "/".join([*kept[:-1], name + (further or "")])
-    return instance, int(index) if index is not None else call.iteration[loop]
-
-
 def loop_calls(graph: CallGraph, loop: str) -> dict[str, dict[int, list[Call]]]:
     """Calls inside a loop by execution of the loop and iteration, in native order.
 
@@ -75,9 +57,20 @@ def loop_calls(graph: CallGraph, loop: str) -> dict[str, dict[int, list[Call]]]:
         raise IllegalTransformationError(f"{loop} is no loop in {graph.region}", rule="node", calls=(loop,))
     found: dict[str, dict[int, list[Call]]] = {}
     for call in calls:
-        instance, iteration = place_in_loop(call, loop)
-        found.setdefault(instance, {}).setdefault(iteration, []).append(call)
+        found.setdefault(execution(call, loop), {}).setdefault(call.iteration[loop], []).append(call)
     return found
+
+
+def ancestor(call: Call, path: str) -> str:
+    """Native call of the node `path` that a call is or lies inside."""
+    steps = call.origin.split("/")
+    return "/".join(steps[: len(steps) - (call.node.count("/") - path.count("/"))])
+
+
+def execution(call: Call, path: str) -> str:
+    """As `ancestor`; all iterations of a loop are one execution of it."""
+    above, _, last = ancestor(call, path).rpartition("/")
+    return f"{above}/{_INDEX.sub('', last, count=1)}"
 
 
 def exclusive(graph: CallGraph, call: Call) -> tuple[str, ...]:
@@ -226,7 +219,7 @@ def with_boundaries(graph: CallGraph) -> CallGraph:
     return replace(graph, order_edges=(*graph.order_edges, *missing)) if missing else graph
 
 
-def verified(before: CallGraph, after: CallGraph) -> CallGraph:
+def verified(before: CallGraph, after: CallGraph, *, hint: str = "") -> CallGraph:
     """Return `after` if it is legal; `before` is taken to be.
 
     Raises
@@ -237,7 +230,7 @@ def verified(before: CallGraph, after: CallGraph) -> CallGraph:
     refusals = check(before, after)
     if refusals:
         first = refusals[0]
-        raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
+        raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls, hint=hint)
     return after
 
 

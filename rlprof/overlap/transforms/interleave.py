@@ -8,17 +8,17 @@ from itertools import pairwise
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.transforms.common import (
+    GroupKey,
     Reach,
     calls_below,
     exclusive,
-    place_in_loop,
+    execution,
+    group_key,
     verified,
     with_boundaries,
 )
 
 RULE = "interleave"
-#: Part of a batch or not, and number of the group.
-_Key = tuple[bool, int]
 
 
 def interleave(graph: CallGraph, target: str) -> CallGraph:
@@ -49,18 +49,18 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     parts = [call for call in calls if call.samples is not None]
     in_time = any(call.samples is None and call.group for call in calls)
     members = [*calls] if in_time else parts
-    if len({_key(call) for call in members}) < 2:
+    if len({group_key(call) for call in members}) < 2:
         raise IllegalTransformationError(
             f"no two groups below {target}", rule=RULE, calls=(target,), hint="split it first"
         )
     _check_paths(graph, target, members)
     chosen = {call.id for call in members}
     rest = [[name for name in stream if name not in chosen] for stream in graph.streams]
-    own: dict[_Key, list[str]] = {}
+    own: dict[GroupKey, list[str]] = {}
     for stream in graph.streams:
         for name in stream:
             if name in chosen:
-                own.setdefault(_key(graph.by_id[name]), []).append(name)
+                own.setdefault(group_key(graph.by_id[name]), []).append(name)
     streams = [*rest, *(own[key] for key in sorted(own))]
     edges = [*graph.order_edges, *_stagger(graph, target, own)]
     note = f"interleave {len(own)} groups of {target}"
@@ -68,27 +68,14 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     return verified(graph, with_boundaries(after))
 
 
-def _key(call: Call) -> _Key:
-    return call.samples is not None, call.group
-
-
-def _instance(graph: CallGraph, call: Call, target: str) -> str:
-    """Which execution of the target: groups are compared within one."""
-    node = graph.nodes[target]
-    if node.kind == "loop" and target in call.iteration:
-        return place_in_loop(call, target)[0]
-    steps = call.origin.split("/")
-    return "/".join(steps[: len(steps) - (call.node.count("/") - target.count("/"))])
-
-
-def _stagger(graph: CallGraph, target: str, own: dict[_Key, list[str]]) -> Iterable[tuple[str, str]]:
+def _stagger(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> Iterable[tuple[str, str]]:
     """Order edges between the blocks of neighbouring groups on everything exclusive."""
-    blocks: dict[tuple[str, str], dict[_Key, list[list[str]]]] = {}
+    blocks: dict[tuple[str, str], dict[GroupKey, list[list[str]]]] = {}
     for key in sorted(own):
         before: dict[str, tuple[str, ...]] = {}
         for name in own[key]:
             call = graph.by_id[name]
-            instance = _instance(graph, call, target)
+            instance = execution(call, target)
             held = exclusive(graph, call)
             for thing in held:
                 found = blocks.setdefault((instance, thing), {}).setdefault(key, [])
@@ -105,9 +92,9 @@ def _stagger(graph: CallGraph, target: str, own: dict[_Key, list[str]]) -> Itera
 def _check_paths(graph: CallGraph, target: str, members: list[Call]) -> None:
     """Refuse dependency paths that make groups wait for each other."""
     reach = Reach(graph)
-    instances: dict[str, dict[_Key, list[Call]]] = {}
+    instances: dict[str, dict[GroupKey, list[Call]]] = {}
     for call in members:
-        instances.setdefault(_instance(graph, call, target), {}).setdefault(_key(call), []).append(call)
+        instances.setdefault(execution(call, target), {}).setdefault(group_key(call), []).append(call)
     for groups in instances.values():
         origins = {key: {call.origin for call in calls} for key, calls in groups.items()}
         bits = {key: reach.bits(calls) for key, calls in groups.items()}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import lcm
 
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.loops import loop_independence
 from rlprof.overlap.samples import NotBySampleError, as_pack, native_form, part_accesses, part_arguments
-from rlprof.overlap.transforms.common import calls_below, rebound, refuse, verified
+from rlprof.overlap.specs import Cell
+from rlprof.overlap.transforms.common import calls_below, loop_calls, rebound, refuse, verified
 
 RULE = "split"
 
@@ -189,3 +191,163 @@ def _parts(graph: CallGraph, call: Call, bounds: list[tuple[int, int]]) -> tuple
     except NotBySampleError as error:
         raise refuse(error, RULE, (call.id,)) from error
     return tuple(found)
+
+
+def split_temporal(graph: CallGraph, loop: str, groups: int = 2) -> CallGraph:
+    """Divide the iterations of a free loop into groups: N becomes N/2 and N/2, batches as they are.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        Before.
+    loop : str
+        Path of a loop whose iterations take nothing from each other.
+    groups : int
+        Each of consecutive iterations.
+
+    Returns
+    -------
+    CallGraph
+        Calls keep their stream; each group has a storage copy of its own of every state object that several
+        groups write. The last group has copy 0, so that state ends where it ends natively.
+
+    Raises
+    ------
+    IllegalTransformationError
+        If the loop is dependent, has fewer iterations than groups, or a state object has fewer copies than
+        groups that are alive at once.
+    """
+    executions = _undivided(graph, loop)
+    answer = loop_independence(graph, loop)
+    if not answer.free:
+        why = answer.reason or str(answer.flows[0])
+        raise IllegalTransformationError(
+            f"loop {loop} is dependent: {why}",
+            rule=RULE,
+            calls=(answer.flows[0].source, answer.flows[0].target) if answer.flows else (loop,),
+            hint="a dependent loop can be cut into segments that run one after another",
+        )
+    group = _iteration_groups(loop, executions, groups, None)
+    copies: dict[tuple[str, str], int] = {}  # call and state
+    for iterations in executions.values():
+        users: dict[str, set[int]] = {}
+        for state in _shared_states(iterations.items(), group):
+            for i, calls in iterations.items():
+                if any(a.cell.state == state for call in calls for a in call.accesses):
+                    users.setdefault(state, set()).add(group[i])
+        for state, using in users.items():
+            if len(using) > graph.states[state].copies:
+                declared = graph.states[state].copies
+                raise IllegalTransformationError(
+                    f"{len(using)} groups of {loop} write {state} at once, of which there"
+                    f" {'is 1 copy' if declared == 1 else f'are {declared} copies'}",
+                    rule=RULE,
+                    calls=(loop, state),
+                    hint="declare spare objects in State(..., copies=[...]), or split into fewer groups",
+                )
+            rank = {g: n for n, g in enumerate(sorted(using, reverse=True))}
+            for i, calls in iterations.items():
+                for call in calls:
+                    copies[call.id, state] = rank.get(group[i], 0)
+    changed = []
+    for call in graph.calls:
+        if loop in call.iteration:
+            accesses = tuple(
+                a._replace(copy=copies.get((call.id, a.cell.state), a.copy)) for a in call.accesses
+            )
+            changed.append(replace(call, group=group[call.iteration[loop]], accesses=accesses))
+        else:
+            changed.append(call)
+    note = f"split the iterations of {loop} into {groups} groups"
+    return verified(graph, graph.changed(note, calls=tuple(changed)))
+
+
+def split_chained(
+    graph: CallGraph, loop: str, segments: int = 2, *, cuts: Sequence[int] | None = None
+) -> CallGraph:
+    """Cut a loop into consecutive segments that can start each when its own inputs are ready.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        Before.
+    loop : str
+        Path of a loop, which may be dependent.
+    segments : int
+        As equal as possible.
+    cuts : sequence of int, optional
+        First iterations of the second segment and of those after it, in place of equal segments.
+
+    Returns
+    -------
+    CallGraph
+        The same calls in the same stream, each with the number of its segment as group: `interleave` gives
+        segments streams of their own. What one segment takes from another still orders them.
+
+    Raises
+    ------
+    IllegalTransformationError
+        If the loop has fewer iterations than segments.
+    """
+    executions = _undivided(graph, loop)
+    group = _iteration_groups(loop, executions, segments, cuts)
+    calls = [
+        replace(call, group=group[call.iteration[loop]]) if loop in call.iteration else call
+        for call in graph.calls
+    ]
+    note = f"cut {loop} into {len(set(group.values()))} segments"
+    return verified(graph, graph.changed(note, calls=tuple(calls)))
+
+
+_Executions = dict[str, dict[int, list[Call]]]
+
+
+def _undivided(graph: CallGraph, loop: str) -> _Executions:
+    executions = loop_calls(graph, loop)
+    for iterations in executions.values():
+        for calls in iterations.values():
+            for call in calls:
+                if call.samples is not None or call.group or any(a.copy for a in call.accesses):
+                    raise IllegalTransformationError(
+                        f"{call.origin} is split already",
+                        rule=RULE,
+                        calls=(call.id,),
+                        hint="divide iterations first, then batches",
+                    )
+    return executions
+
+
+def _iteration_groups(
+    loop: str, executions: _Executions, groups: int, cuts: Sequence[int] | None
+) -> dict[int, int]:
+    """Group of every iteration."""
+    counts = {max(iterations) + 1 for iterations in executions.values()}
+    count = max(counts)
+    if cuts is None:
+        if not 2 <= groups <= min(counts):
+            raise IllegalTransformationError(
+                f"the {min(counts)} iterations of {loop} cannot be divided into {groups} groups",
+                rule=RULE,
+                calls=(loop,),
+            )
+        edges = [count * g // groups for g in range(groups + 1)]
+    else:
+        edges = [0, *cuts, count]
+        if len(edges) < 3 or any(a >= b for a, b in pairwise(edges)):
+            raise IllegalTransformationError(
+                f"cuts {tuple(cuts)} do not ascend between 0 and {count}", rule=RULE, calls=(loop,)
+            )
+    return {i: g for g, (a, b) in enumerate(pairwise(edges)) for i in range(a, b)}
+
+
+def _shared_states(iterations: Iterable[tuple[int, list[Call]]], group: dict[int, int]) -> list[str]:
+    """State objects with a cell that is written and that several groups use."""
+    users: dict[Cell, set[int]] = {}
+    written: set[Cell] = set()
+    for i, calls in iterations:
+        for call in calls:
+            for access in call.accesses:
+                users.setdefault(access.cell, set()).add(group[i])
+                if access.mode != "read":
+                    written.add(access.cell)
+    return list(dict.fromkeys(cell.state for cell in users if cell in written and len(users[cell]) > 1))
