@@ -23,7 +23,10 @@ def component_cell(component: str) -> Cell:
 
 
 def batch_size(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Samples that a call works on: the length of its first batched argument; None if it has none."""
+    """Samples that a call works on: the length of its first batched argument, else of its state by sample.
+
+    None if it has neither.
+    """
     batch = node.batch
     if batch is None:
         return None
@@ -36,6 +39,10 @@ def batch_size(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any
             for _, leaf in flatten(value):
                 if is_array(leaf) and leaf.ndim > batch.axis:
                     return int(leaf.shape[batch.axis])
+    for access in node.accesses:
+        state = node.program.states[access.name]
+        if state.by_sample and access.key is None and access.key_function is None:
+            return state.partitions
     return None
 
 
