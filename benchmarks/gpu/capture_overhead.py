@@ -116,7 +116,9 @@ def by_nsys(rounds: Rounds, work: int, until_s: float, scratch: Path, libraries:
         report = scratch / f"{'-'.join(traces)}.nsys-rep"
         arguments = [str(nsys), *profile_arguments(report, rate_hz=10_000, devices=[0], traces=traces)]
         try:
-            program = Program(arguments, clean_environment(scratch, libraries), core=CORE)
+            # the program alone is pinned: nsys may use the other cores, as the samplers may
+            pinned = [*arguments, "taskset", "-c", str(CORE)]
+            program = Program(pinned, clean_environment(scratch, libraries))
             program.ask(f"work {work}")
             walls(program)
             for _ in range(5):

@@ -7,6 +7,7 @@ for hours.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -189,6 +190,9 @@ class CuptiKernels:
             for kind in self._kinds:
                 cupti.activity_enable(kind)
         except cupti.cuptiError as error:
+            for kind in self._kinds:
+                with contextlib.suppress(cupti.cuptiError):
+                    cupti.activity_disable(kind)
             raise KernelsError(
                 f"CUPTI refuses to record kernels ({error}): another profiler may hold it in this process",
                 hint="capture without --kernels, or without that profiler",

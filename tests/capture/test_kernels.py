@@ -171,7 +171,8 @@ driver = load_driver()
 with rlprof.capture(sys.argv[1], backend="none", kernels=True):
     with rlprof.annotate("work"):
         clock = GpuClock(driver, 0)
-        assert len(clock.burst(10)) == 10
+        looks = [clock.look(10**9) for _ in range(10)]  # the first takes long: CUPTI sets itself up
+        assert None not in looks
         place, size = ctypes.c_uint64(), 1 << 20
         assert driver.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)) == 0
         assert driver.cuMemsetD8_v2(place, ctypes.c_ubyte(1), ctypes.c_size_t(size)) == 0
@@ -207,8 +208,8 @@ def test_cupti_kernels_on_a_gpu_without_torch(tmp_path):
     (work,) = [r for r in rows(out, "ranges") if r["name"] == "work"]
     kernels = rows(out, "kernels")
     assert [(k["name"], k["blocks"]) for k in kernels] == [("look", 1)] * 10
-    copies = {c["kind"]: c["size_bytes"] for c in rows(out, "copies")}
-    assert copies == {"memset": 1 << 20, "HtoD": 4096}
+    copies = [(c["kind"], c["size_bytes"]) for c in rows(out, "copies")]
+    assert {("memset", 1 << 20), ("HtoD", 4096)} <= set(copies)
     # the clocks agree: what the range started and waited for lies inside it
     slack_ns = 200_000
     assert all(k["start_ns"] > work["start_ns"] - slack_ns for k in kernels)
