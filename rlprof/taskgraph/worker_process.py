@@ -26,7 +26,7 @@ def find_call(state: Any, payload: str) -> Call | None:
     return call if callable(call) else None
 
 
-def find_restorable(state: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+def find_restorable(state: Any, worker: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     """Find ``snapshot`` and ``restore`` of a worker: methods, or entries of a mapping.
 
     Raises
@@ -41,7 +41,7 @@ def find_restorable(state: Any) -> tuple[Callable[[], Any], Callable[[Any], obje
         ]
     if not all(callable(method) for method in found):
         raise UsageError(
-            "its state cannot be brought back after a trial",
+            f"the state of worker {worker} cannot be brought back after a trial",
             hint="give what its factory makes the methods snapshot() and restore(snapshot)",
         )
     return found[0], found[1]  # type: ignore[return-value]
@@ -93,12 +93,14 @@ def main(socket: int, worker: str) -> None:
     """Serve the process at the other end of a socket until it says that this is enough, or is gone."""
     connection = Connection(socket)
     try:
-        state = _make_state(connection)
+        preparation, factory = connection.recv_bytes(), connection.recv_bytes()
+        try:
+            state = _make_state(preparation, factory)
+        except BaseException as error:
+            send(connection, Raised.of(error, worker))
+            return
         send(connection, None)
     except (EOFError, OSError):
-        return
-    except BaseException as error:
-        send(connection, Raised.of(error, worker))
         return
     while True:
         try:
@@ -121,17 +123,16 @@ def main(socket: int, worker: str) -> None:
         del values, outputs, answer, arguments
 
 
-def _make_state(connection: Connection) -> Any:
-    preparation = pickle.loads(connection.recv_bytes())
+def _make_state(preparation: bytes, factory: bytes) -> Any:
     current = process.current_process()
     # a script that starts workers while it is imported is told so, instead of starting ever more
     current._inheriting = True  # type: ignore[attr-defined]
     try:
-        spawn.prepare(preparation)
-        factory = pickle.loads(connection.recv_bytes())
+        spawn.prepare(pickle.loads(preparation))
+        make = pickle.loads(factory)
     finally:
         del current._inheriting  # type: ignore[attr-defined]
-    return factory()
+    return make()
 
 
 def _execute(
@@ -163,12 +164,12 @@ def _missing(
     return [payload for payload in payloads if find_call(state, payload) is None], []
 
 
-def _snapshot(state: Any, _worker: str, _values: list[Packed]) -> tuple[Any, list[Packed]]:
-    return None, [pack(find_restorable(state)[0]())]
+def _snapshot(state: Any, worker: str, _values: list[Packed]) -> tuple[Any, list[Packed]]:
+    return None, [pack(find_restorable(state, worker)[0]())]
 
 
-def _restore(state: Any, _worker: str, values: list[Packed]) -> tuple[Any, list[Packed]]:
-    find_restorable(state)[1](values[0].map())
+def _restore(state: Any, worker: str, values: list[Packed]) -> tuple[Any, list[Packed]]:
+    find_restorable(state, worker)[1](values[0].map())
     return None, []
 
 
