@@ -68,7 +68,8 @@ def materialise(
         items = tuple(materialise(item, outputs, external, constants, batch_size) for item in binding.items)
         return put_together(made, binding.keys, items)
     if isinstance(binding, Slice):
-        inside = isinstance(binding.of, Slice)  # its whole is a part itself
+        # where what is cut is a part itself, its size is not that of the whole
+        inside = isinstance(binding.of, Slice) or (isinstance(binding.of, Ref) and "@" in binding.of.call)
         of = materialise(binding.of, outputs, external, constants, batch_size)
         return cut(of, binding.samples, binding.axis, None if inside else batch_size)
     parts = [materialise(part, outputs, external, constants, batch_size) for part in binding.parts]

@@ -232,8 +232,8 @@ def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold
         for call_id, inner in view.children.items():
             call = view.by_id[call_id]
             shape = [(child[len(call_id) :], view.by_id[child].node) for child in inner]
-            index = dict(call.indices).get(call.node) if recording.nodes[call.node].kind == "loop" else None
-            known, expected = first.setdefault((call.node, index), (f"{call_id} of run {view.run}", shape))
+            key = (call.node, _iteration(recording, call))
+            known, expected = first.setdefault(key, (f"{call_id} of run {view.run}", shape))
             if shape != expected:
                 yield Fold(call_id, f"it makes other calls than {known}: {_difference(expected, shape)}")
             for child in inner:
@@ -241,6 +241,17 @@ def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold
                     yield Fold(call_id, f"{child} raised, and its own code went on")
             yield from _loops(recording, view, call_id)
             yield from _writes(recording, view, call_id)
+    for view in views:
+        for call_id in view.units:
+            call = view.by_id[call_id]
+            known, expected = first.get((call.node, _iteration(recording, call)), ("", []))
+            if expected and call.node not in view.opaque:
+                yield Fold(call_id, f"it makes other calls than {known}: {_difference(expected, [])}")
+
+
+def _iteration(recording: Recording, call: Invocation) -> int | None:
+    """Of a loop that the call is an iteration of: iterations may make different calls, each the same."""
+    return dict(call.indices).get(call.node) if recording.nodes[call.node].kind == "loop" else None
 
 
 def _difference(expected: list[tuple[str, str]], found: list[tuple[str, str]]) -> str:

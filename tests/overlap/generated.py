@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Literal
 
@@ -439,3 +440,23 @@ class Author(Writer):
 def generate(seed: int) -> Generated:
     """Return the program of a seed."""
     return Author(seed).write()
+
+
+def main(arguments: list[str]) -> int:
+    """Print the program of a seed and run its case."""
+    from tests.overlap.case import Report, run_case
+
+    seed = int(arguments[0])
+    program = generate(seed)
+    print(program.source)
+    print(f"region: {program.region}")
+    for item in (*program.states, *program.sites):
+        print(item)
+    report = Report()
+    run_case(seed, report)
+    print(*(f"{count:6d} {what}" for what, count in sorted(report.counts.items())), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

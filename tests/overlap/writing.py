@@ -177,9 +177,9 @@ class Writer:
         opening = "async def" if flavour == "coroutine" else "def"
         made = self.classes[component]
         if flavour == "future":
-            made.methods += self._method(
-                "def", name, signature, [f"return pool.submit(self.{name}_now, {', '.join(signature[1:])})"]
-            )
+            passed = ", ".join(parameter.partition("=")[0] for parameter in signature[1:])
+            submit = [f"return pool.submit(self.{name}_now, {passed})"]
+            made.methods += self._method("def", name, signature, submit)
             made.methods += self._method("def", f"{name}_now", signature, body)
         else:
             made.methods += self._method(opening, name, signature, body)
