@@ -14,9 +14,9 @@ from rlprof.overlap.lower import lower
 from rlprof.overlap.replay import replay
 from rlprof.overlap.semantics import Watch, compare, of_graph
 from rlprof.overlap.transforms import interleave, split_spatial, split_temporal
-from rlprof.taskgraph import CellInUseError, SerialBackend, VersionMismatchError, verify
+from rlprof.taskgraph import SerialBackend, VersionMismatchError, verify
 from tests.overlap.adversary import RandomOrder, last_first
-from tests.overlap.programs import Wrapped, build, final_state, wrapped
+from tests.overlap.programs import Wrapped, final_state, wrapped
 
 CHUNK = "iteration/rollout/epoch/chunk"
 EPOCH = "iteration/rollout/epoch"
@@ -84,7 +84,8 @@ def test_the_semantic_record_and_the_run_agree_with_the_graph(transform):
     other.program.install(changed, recording=None, watch=lambda: watch(changed))
     other.trainer.train(1)
     native, seen = (w.record for w in watched)
-    assert len(native.updates) == 2 and len(native.policy) == 2 * 3 * 8
+    assert len(native.updates) == 2
+    assert len(native.policy) == 2 * 3 * 8
     assert not compare(native, seen, bits=True)
     assert not compare(of_graph(graph), native)
     assert not compare(of_graph(graph), of_graph(changed))
@@ -92,41 +93,107 @@ def test_the_semantic_record_and_the_run_agree_with_the_graph(transform):
     assert not verify(lower(changed), replacement.last_record)
 
 
-def without(graph: CallGraph, source: str, target: str) -> CallGraph:
-    """The graph in which `target` no longer knows that it needs what `source` leaves in ENV."""
-    call = graph.by_id[target]
-    assert any(a.sees == graph.by_id[source].origin for a in call.accesses)
-    kept = tuple(a for a in call.accesses if a.cell.state != "ENV")
-    calls = tuple(replace(c, accesses=kept) if c is call else c for c in graph.calls)
-    streams = (*(tuple(c for c in s if c != target) for s in graph.streams), (target,))
-    return replace(graph, calls=calls, streams=streams)
-
-
 @pytest.mark.parametrize("transform", TRANSFORMED)
-def test_a_dependency_removed_on_purpose_is_caught(transform):
-    made, graph, _ = recorded("rollout")
-    changed = transform(graph)
-    names = sorted(c.id for c in changed.calls if c.origin.endswith("chunk[0]/step"))
-    source = next(
-        c.id for c in changed.calls if c.id.split("@")[0].endswith("/reset") and _shares(changed, c.id, names[0])
-    )
-    # the step still says which version it sees, and no edge brings it about
-    tasks = lower(changed)
-    kept = tuple(e for e in tasks.edges if (e.source, e.target) != (source, names[0]) or e.kind == "data")
+@pytest.mark.parametrize(("source", "cell"), [("sync", "W"), ("minibatch[0]/update", "OPT")])
+def test_a_dependency_removed_on_purpose_is_caught(transform, source, cell):
+    made, graph, _ = recorded("iteration")
+    made.program.install(transform(graph), backend=SerialBackend, priorities=last_first)
+    executor = made.program.table["iteration"].executor
+    tasks = executor.tasks
+    kept = tuple(e for e in tasks.edges if e.source != f"iteration/{source}" or e.kind == "data")
     assert len(kept) < len(tasks.edges)
-    cut = replace(tasks, edges=tuple(e for e in kept if not _brings(e, tasks, source, names[0])))
-    made.program.install(changed, backend=SerialBackend, priorities=last_first)
-    replacement = made.program.table["iteration/rollout"]
-    replacement.executor.tasks = cut
-    with pytest.raises((VersionMismatchError, CellInUseError)):
+    executor.tasks = replace(tasks, edges=kept)
+    with pytest.raises(VersionMismatchError) as caught:
         made.trainer.train(1)
+    assert caught.value.cell == cell
+    # and a record of such a run is seen not to be one of the graph
+    kinds = {type(v).__name__ for v in verify(tasks, caught.value.record)}
+    assert kinds & {"EdgeBroken", "WrongGraph", "NotRun"}
 
 
-def _shares(graph: CallGraph, source: str, target: str) -> bool:
-    origin = graph.by_id[source].origin
-    return any(a.sees == origin for a in graph.by_id[target].accesses)
+@pytest.mark.parametrize("transform", [spatial, spatial_epochs])
+def test_parts_replayed_on_native_inputs_give_native_bits(transform):
+    made, graph, _ = recorded("rollout")
+    program, trainer = made.program, made.trainer
+    constants = program._recordings[graph.region].constants
+    entries = {path: node for path, node in program.nodes.items() if not node.is_marked}
+    states = {name: state.obj for name, state in program.states.items()}
+    program.install(
+        made.rollout,
+        lambda: reports.append(replay(graph, transform(graph), entries, constants, states=states)) or [],
+    )
+    reports: list = []
+    reset = trainer.simulator.position.copy()
+    made.rollout()
+    (report,) = reports
+    assert report.passed
+    assert report.equality == "bitwise"
+    assert len(report.calls) + report.unsplit == len(graph)
+    assert {c.node for c in report.calls} >= {f"{CHUNK}/infer", f"{CHUNK}/step"}
+    assert all(sum(c.parts) == 8 for c in report.calls)
+    assert report.to_frame().height == len(report.calls)
+    # the program went on natively
+    program.uninstall()
+    other = wrapped().trainer
+    other.train(2)
+    other.rollout()
+    assert np.array_equal(other.simulator.position, trainer.simulator.position)
+    assert not np.array_equal(reset, trainer.simulator.position)
 
 
-def _brings(edge, tasks, source: str, target: str) -> bool:
-    """Whether an edge into the target makes it wait for the source in another way."""
-    return edge.target == target
+def test_a_node_that_mixes_samples_fails_the_replay():
+    made, graph, _ = recorded("rollout")
+    program = made.program
+    constants = program._recordings[graph.region].constants
+    entries = {path: node for path, node in program.nodes.items() if not node.is_marked}
+    native = entries[f"{CHUNK}/step"].entry
+
+    def mixing(action, samples=None):
+        obs, reward = native(action, samples)
+        return obs, reward - reward.mean()
+
+    states = {name: state.obj for name, state in program.states.items()}
+    entries[f"{CHUNK}/step"] = mixing
+    report = replay(graph, spatial(graph), entries, constants, states=states)
+    wrong = {c.node for c in report.calls if not c.passed}
+    assert wrong == {f"{CHUNK}/step"}
+    assert report.equality == "none"
+    with pytest.raises(ReplayError, match="ENV, of which there is no object"):
+        replay(graph, spatial(graph), entries, constants)
+
+
+def test_overlap_is_between_components():
+    made, graph, _ = recorded("rollout")
+    made.program.install(spatial(graph))
+    made.trainer.train(1)
+    record = made.program.table["iteration/rollout"].last_record
+    assert {run.worker for run in record.tasks} == {"Policy", "Simulator"}
+    # each component serves one call at a time: verify has checked it, and the groups take turns
+    steps = [run.task for run in sorted(record.tasks, key=lambda r: r.start_ns) if "step" in run.task]
+    groups = [step.partition("@")[2] for step in steps]
+    assert groups == ["0", "1"] * (len(steps) // 2)
+
+
+def test_uninstalling_restores_the_native_path(native):
+    made, graph, out = recorded("rollout")
+    entry = made.rollout.entry
+    made.program.install(spatial(graph))
+    assert made.rollout._target is not entry
+    made.program.uninstall(made.rollout)
+    assert made.rollout.entry == entry
+    assert made.rollout._target == entry
+    assert not made.program.table
+    out += made.trainer.train(4)
+    assert equal_bits(out, native[0])
+
+
+def test_a_failing_call_raises_what_it_raises_natively_and_names_the_call():
+    made, graph, _ = recorded("rollout")
+    made.program.install(temporal(graph))
+    step = made.trainer.simulator.push
+    made.trainer.simulator.push = step[:, :2]  # shapes no longer fit
+    with pytest.raises(ValueError, match=r"broadcast|could not") as caught:
+        made.trainer.train(1)
+    assert any("chunk[0]/step" in note for note in caught.value.__notes__)
+    made.trainer.simulator.push = step
+    made.trainer.train(1)
