@@ -9,6 +9,7 @@ from rlprof.overlap.program import Program
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import BatchSpec as Batch
 from rlprof.overlap.state import State, reads, refreshes, updates
+from rlprof.overlap.worker import LocalWorker
 from rlprof.overlap.wrapping import wrap
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "CallContext",
     "Draws",
     "ExecutionNode",
+    "LocalWorker",
     "LoopNode",
     "Program",
     "Recording",

@@ -96,6 +96,10 @@ class CallContext:
                 self._label = f"{self.parent.label}/{self.step}"
         return self._label
 
+    @label.setter
+    def label(self, label: str) -> None:
+        self._label = label
+
     @property
     def indices(self) -> tuple[tuple[str, int], ...]:
         """Loop nodes and their iterations, outermost first, from the root on."""
@@ -129,7 +133,7 @@ def call_context(region: CallContext, call: Call) -> CallContext:
     """
     made = CallContext(call.node, region, 0, False)
     inside = call.origin.partition("/")[2]
-    made._label = f"{region.label}/{inside}" if inside else region.label
+    made.label = f"{region.label}/{inside}" if inside else region.label
     made.run = None
     if call.samples is not None:
         made.samples = call.samples

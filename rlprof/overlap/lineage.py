@@ -209,6 +209,10 @@ class Lineage:
         )
         return self._enter(value, record, (), event, given=given)
 
+    def stands_for(self, reference: Any, record: CallRecord) -> None:
+        """Make a reference known that remote calls take in place of what a call returned."""
+        self._table[id(reference)] = Known(reference, record)
+
     def _enter(
         self,
         value: Any,

@@ -11,6 +11,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.forms import common
 from rlprof.overlap.recording import Recording
+from rlprof.overlap.remote import watching_fetches
 from rlprof.overlap.trace import RunTrace, Watch
 from rlprof.overlap.values import is_array, memory_of, take_apart
 
@@ -66,11 +67,18 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._program.start_recording(self)
+        self._fetches = watching_fetches(self._fetched)
+        self._fetches.__enter__()
         return self
+
+    def _fetched(self, reference: Any, value: Any) -> None:
+        if self._runs and not self._runs[-1].ended:
+            self._runs[-1].fetched(reference, value)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._fetches.__exit__(None, None, None)
         self._program.stop_recording()
         if error is not None:
             return

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlprof.overlap.errors import WrapError
@@ -24,6 +26,36 @@ def is_reference(value: Any) -> bool:
     ray = sys.modules.get("ray")
     kind = getattr(ray, "ObjectRef", None)
     return kind is not None and isinstance(value, kind)
+
+
+@contextmanager
+def watching_fetches(fetched: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call `fetched` with reference and value whenever ``ray.get`` returns; nothing without Ray.
+
+    The value that a driver gets is another object each time: this is where it is seen whose it is.
+    """
+    ray = sys.modules.get("ray")
+    native = getattr(ray, "get", None)
+    if native is None:
+        yield
+        return
+
+    @functools.wraps(native)
+    def get(references: Any, *args: Any, **kwargs: Any) -> Any:
+        values = native(references, *args, **kwargs)
+        if is_reference(references):
+            fetched(references, values)
+        elif isinstance(references, (list, tuple)):
+            for reference, value in zip(references, values, strict=True):
+                if is_reference(reference):
+                    fetched(reference, value)
+        return values
+
+    ray.get = get  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        ray.get = native  # type: ignore[union-attr]
 
 
 def callable_of(native: Any, node: str) -> Callable[..., Any]:

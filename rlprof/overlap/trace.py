@@ -14,7 +14,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
-from rlprof.overlap.remote import Done
+from rlprof.overlap.remote import Done, is_reference
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, uses
 from rlprof.overlap.values import at_path, is_array, stamp
@@ -115,6 +115,7 @@ class RunTrace:
         self._writes = writes
         self._event = 0
         self._lock = threading.RLock()
+        self._references: dict[Any, CallRecord] = {}
         self._pending: dict[int, tuple[Any, CallRecord, Done]] = {}
 
     def open(
@@ -225,11 +226,29 @@ class RunTrace:
         """Note that a call ends when `future` has its value; then `done` is called."""
         with self._lock:
             self._pending[id(future)] = (future, record, done)
+            if is_reference(future):
+                self._references[future] = record
+                self.lineage.stands_for(future, record)
 
     def take_pending(self, future: Any) -> bool:
         """Say whether the call of a future is still open, and count it as ended."""
         with self._lock:
             return self._pending.pop(id(future), None) is not None
+
+    def fetched(self, reference: Any, value: Any) -> None:
+        """Note what a reference stands for: an object of this process that was made just now."""
+        with self._lock:
+            record = self._references.get(reference)
+            open_call = self._pending.get(id(reference)) or next(
+                (one for one in self._pending.values() if one[1] is record), None
+            )
+            if record is None:
+                return
+            if open_call is not None:
+                open_call[2](value, None)
+            else:
+                self._event += 1
+                record.output = self.lineage.returned(value, record, self._event)
 
     def _collect(self) -> None:
         """End calls whose futures have their values: a waiting thread may be ahead of the callback."""
