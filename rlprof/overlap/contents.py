@@ -1,0 +1,432 @@
+"""What an object holds: told apart place by place, put back, and changed on purpose.
+
+Looks into arrays, tensors, containers, random generators and the attributes of Python objects, so into
+modules and optimisers too. torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import functools
+import hashlib
+import logging
+import pickle
+import random
+import re
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+import numpy as np
+
+from rlprof.overlap.structures import is_tensor
+
+Kind = Literal["array", "number", "random", "other", "keys"]
+
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+_IMMUTABLE = (
+    str, bytes, type(None), enum.Enum, np.generic, np.dtype, range, slice, re.Pattern, PurePath,
+    type(Ellipsis), np.random.SeedSequence,
+)  # fmt: skip
+#: Code, and what keeps no content of its own.
+_PASSED = (
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, np.ufunc,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, functools.partial,
+    weakref.ref, logging.Logger, type(threading.Lock()), type(threading.RLock()), threading.Condition,
+    threading.Event, threading.local, property, staticmethod, classmethod,
+)  # fmt: skip
+#: What reaches out of this process, or runs beside: its attributes are not what it holds.
+_OUTSIDE = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "grpc",
+        "io",
+        "multiprocessing",
+        "ray",
+        "selectors",
+        "socket",
+        "subprocess",
+        "zmq",
+    }
+)
+_CONTAINERS = (dict, list, set, collections.deque, bytearray)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One thing that an object holds.
+
+    Parameters
+    ----------
+    path : str
+        Root and way to it, as Python would write it.
+    kind : {"array", "number", "random", "other", "keys"}
+        ``keys``: which items a container has; ``other``: a text or another value without parts.
+    value : object
+        What lies there.
+    root : str
+        Name of the root that it was reached from.
+    change : callable or None
+        Puts another value there; None: the value itself can be changed, or nothing can.
+    """
+
+    path: str
+    kind: Kind
+    value: Any
+    root: str
+    change: Callable[[Any], None] | None = None
+
+    def digest(self, row: int | None = None) -> bytes:
+        """Hash of the contents, or of one row of an array; equal for equal bits."""
+        value = self.value if row is None else self.value[row]
+        if self.kind == "array":
+            kind, shape, data = _bits(value)
+            return _hash(kind, str(shape), data)
+        if self.kind == "random":
+            return _hash("random", pickle.dumps(_random_state(value)))
+        if self.kind == "number" or _is_immutable(value):
+            return _hash(type(value).__name__, repr(value))
+        return _hash("value", pickle.dumps(value))
+
+
+def _hash(*parts: str | bytes) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        found.update(len(data).to_bytes(8, "little"))
+        found.update(data)
+    return found.digest()
+
+
+def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    if isinstance(array, np.ndarray | np.generic):
+        if array.dtype.hasobject:
+            return str(array.dtype), array.shape, pickle.dumps(array.tolist())
+        return str(array.dtype), array.shape, array.tobytes()
+    torch = sys.modules["torch"]
+    flat = array.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return str(array.dtype), tuple(array.shape), flat.numpy().tobytes()
+
+
+def _is_immutable(value: Any) -> bool:
+    if isinstance(value, _IMMUTABLE):
+        return True
+    return type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device", "layout")
+
+
+def _is_random(value: Any) -> bool:
+    if isinstance(
+        value, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
+    ):
+        return True
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Generator)
+
+
+def _bit_generator(value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator
+    return value._bit_generator if isinstance(value, np.random.RandomState) else value
+
+
+def _random_state(value: Any) -> Any:
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, np.random.Generator | np.random.BitGenerator):
+        return copy.deepcopy(_bit_generator(value).state)
+    return value.get_state().clone().numpy().tobytes()
+
+
+def _set_random(value: Any, state: Any) -> None:
+    if isinstance(value, random.Random):
+        value.setstate(state)
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(state)
+    elif isinstance(value, np.random.Generator | np.random.BitGenerator):
+        _bit_generator(value).state = state
+    else:
+        torch = sys.modules["torch"]
+        value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+class Contents:
+    """Everything that some objects hold now.
+
+    Parameters
+    ----------
+    roots : mapping of str to object
+        By name. What is reached from one root and is itself another root belongs to that one alone.
+
+    Attributes
+    ----------
+    places : dict of str to Place
+        By path.
+    sealed : dict of str to str
+        Paths of objects that cannot be put back, and their types. Those that can be pickled have a place all
+        the same: their changes are seen.
+    """
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self.places: dict[str, Place] = {}
+        self.sealed: dict[str, str] = {}
+        self._back: dict[tuple[int, str], tuple[Any, Callable[[], None]]] = {}
+        owners = {id(obj): name for name, obj in roots.items()}
+        self._root = ""
+        for name, obj in roots.items():
+            self._root = name
+            self._walk(name, obj, owners)
+
+    def restore(self) -> None:
+        """Put everything back as it was, into the same objects."""
+        for _, back in self._back.values():
+            back()
+
+    def _walk(self, name: str, root: Any, owners: Mapping[int, str]) -> None:
+        seen: set[int] = set()
+        stack: list[tuple[str, Any, Callable[[Any], None] | None]] = [(name, root, None)]
+        while stack:
+            path, value, change = stack.pop()
+            if isinstance(value, _NUMBERS) and not isinstance(value, enum.Enum):
+                self._note(path, "number", value, change)
+                continue
+            if _is_immutable(value):
+                self._note(path, "other", value, change)
+                continue
+            package = type(value).__module__.partition(".")[0]
+            if isinstance(value, _PASSED) or package == "rlprof":
+                continue
+            if package in _OUTSIDE or isinstance(value, threading.Thread):
+                self.sealed[path] = type(value).__qualname__
+                continue
+            if id(value) in seen or owners.get(id(value), name) != name:
+                continue
+            seen.add(id(value))
+            if isinstance(value, np.ndarray) or is_tensor(value):
+                self._array(path, value)
+                if is_tensor(value) and value.is_leaf and value.grad is not None:
+                    stack.append((f"{path}.grad", value.grad, None))
+            elif _is_random(value):
+                self._note(path, "random", value)
+                self._keep(value, functools.partial(_set_random, value, _random_state(value)))
+            else:
+                stack.extend(self._inside(path, value))
+
+    def _note(self, path: str, kind: Kind, value: Any, change: Callable[[Any], None] | None = None) -> None:
+        self.places[path] = Place(path, kind, value, self._root, change)
+
+    def _keep(self, value: Any, back: Callable[[], None], what: str = "") -> None:
+        self._back.setdefault((id(value), what), (value, back))  # held, so that its id stays its own
+
+    def _array(self, path: str, value: Any) -> None:
+        self._note(path, "array", value)
+        if isinstance(value, np.ndarray):
+            if value.flags.writeable:
+                self._keep(value, functools.partial(np.copyto, value, value.copy()))
+            return
+        grad = value.grad if value.is_leaf else None
+        saved = value.detach().clone()
+
+        def back() -> None:
+            value.data.copy_(saved)  # past the version counter: as if nobody had written
+            if value.is_leaf:
+                value.grad = grad
+
+        self._keep(value, back)
+
+    def _inside(self, path: str, value: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
+        """Note what a container or object is, and yield what it holds."""
+        attributes = _attributes(value)
+        if isinstance(value, tuple | frozenset):
+            items = enumerate(value) if isinstance(value, tuple) else ()
+            if isinstance(value, frozenset):
+                self._note(path, "other", value)
+            for number, item in items:
+                yield f"{path}[{number}]", item, None
+        elif isinstance(value, _CONTAINERS):
+            yield from self._container(path, value)
+        elif attributes is None:
+            self.sealed[path] = type(value).__qualname__
+            if _can_pickle(value):
+                self._note(path, "other", value)
+            return
+        if attributes:
+            keys = tuple(sorted(attributes))
+            self._note(f"{path}.__dict__", "keys", keys)
+            self._keep(value, functools.partial(_set_attributes, value, dict(attributes)), "attributes")
+            for key, item in attributes.items():
+                yield f"{path}.{key}", item, functools.partial(_set_attribute, value, key)
+
+    def _container(self, path: str, value: Any) -> Iterator[tuple[str, Any, Callable[[Any], None] | None]]:
+        saved = copy.copy(value) if isinstance(value, bytearray) else type(value).copy(value)
+        self._keep(value, functools.partial(_refill, value, saved))
+        if isinstance(value, bytearray | set):
+            content = bytes(value) if isinstance(value, bytearray) else tuple(sorted(map(repr, value)))
+            self._note(path, "keys", content)
+            return
+        if isinstance(value, dict):
+            self._note(f"{path}.keys()", "keys", tuple(map(_key, value)))
+            for key, item in list(value.items()):
+                yield f"{path}[{_key(key)}]", item, functools.partial(value.__setitem__, key)
+            return
+        self._note(f"len({path})", "keys", len(value))
+        for number, item in enumerate(list(value)):
+            yield f"{path}[{number}]", item, functools.partial(value.__setitem__, number)
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever a foreign type raises
+        return False
+    return True
+
+
+def _key(key: Any) -> str:
+    return repr(key) if isinstance(key, str | int | float | tuple | bytes) else type(key).__name__
+
+
+def _refill(value: Any, saved: Any) -> None:
+    if isinstance(value, dict | set):
+        value.clear()
+        value.update(saved)
+    elif isinstance(value, collections.deque):
+        value.clear()
+        value.extend(saved)
+    else:
+        value[:] = saved
+
+
+_HIDDEN = object.__basicsize__ + 16  # with the slots for attributes and weak references
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Attributes of an object; None if it may hold more than them."""
+    cls = type(value)
+    names = [name for base in cls.__mro__ for name in _slots(base)]
+    base_size = max(
+        (
+            b.__basicsize__
+            for b in (*_CONTAINERS, tuple, frozenset, collections.OrderedDict)
+            if issubclass(cls, b)
+        ),
+        default=object.__basicsize__,
+    )
+    if isinstance(value, collections.defaultdict):
+        base_size = max(base_size, collections.defaultdict.__basicsize__)
+    if cls.__basicsize__ > base_size - object.__basicsize__ + _HIDDEN + 8 * len(names):
+        return None
+    own = getattr(value, "__dict__", None)
+    if own is None and not names and not isinstance(value, (*_CONTAINERS, tuple, frozenset)):
+        return {} if cls is object else None
+    found = dict(own) if isinstance(own, dict) else {}
+    found.update({name: getattr(value, name) for name in names if hasattr(value, name)})
+    return found
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    declared = cls.__dict__.get("__slots__", ())
+    names = (declared,) if isinstance(declared, str) else tuple(declared)
+    own = (n for n in names if n not in ("__dict__", "__weakref__"))
+    return tuple(f"_{cls.__name__.lstrip('_')}{n}" if n[:2] == "__" != n[-2:] else n for n in own)
+
+
+def _set_attribute(value: Any, name: str, item: Any) -> None:
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict) and name in own:
+        own[name] = item  # past what a class does when an attribute is set
+    else:
+        object.__setattr__(value, name, item)
+
+
+def _set_attributes(value: Any, saved: dict[str, Any]) -> None:
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict):
+        for name in [name for name in own if name not in saved]:
+            del own[name]
+    slots = {name for base in type(value).__mro__ for name in _slots(base)}
+    for name in slots:
+        if name not in saved and hasattr(value, name):
+            object.__delattr__(value, name)
+    for name, item in saved.items():
+        if name in slots:
+            object.__setattr__(value, name, item)
+        elif isinstance(own, dict):
+            own[name] = item
+
+
+def perturb(place: Place, draw: np.random.Generator, row: int | None = None) -> bool:
+    """Change every number at a place (or in one row of its array); False if there is none that can be.
+
+    Parameters
+    ----------
+    place : Place
+        An array, a number or a random generator; contents of other kinds are left as they are.
+    draw : numpy.random.Generator
+        What they become.
+    row : int, optional
+        The only row of an array to change.
+    """
+    if place.kind == "number":
+        if place.change is None:
+            return False
+        place.change(_other_number(place.value, draw))
+        return True
+    if place.kind == "random":
+        _reseed(place.value, int(draw.integers(1, 2**31)))
+        return True
+    if place.kind != "array":
+        return False
+    array = place.value
+    if isinstance(array, np.ndarray):
+        if not array.flags.writeable or array.dtype.kind not in "biufc":
+            return False
+        target = array if row is None else array[row : row + 1]
+        target[...] = _other_numbers(target, draw)
+        return bool(target.size)
+    torch = sys.modules["torch"]
+    target = array.data if row is None else array.data[row : row + 1]
+    wide = torch.float32 if target.dtype in (torch.bfloat16, torch.float16) else target.dtype
+    numbers = target.to(device="cpu", dtype=wide).numpy()
+    target.copy_(torch.from_numpy(np.ascontiguousarray(_other_numbers(numbers, draw))))
+    return bool(target.numel())
+
+
+def _other_numbers(array: np.ndarray[Any, Any], draw: np.random.Generator) -> np.ndarray[Any, Any]:
+    kind = array.dtype.kind
+    if kind == "b":
+        return ~array
+    if kind in "iu":
+        step = draw.integers(1, 4, size=array.shape).astype(array.dtype)
+        with np.errstate(over="ignore"):
+            return np.asarray(array + step)
+    real = np.where(np.isfinite(array), array, 0)
+    step = draw.uniform(0.5, 1.5, size=array.shape) * draw.choice((-1.0, 1.0), size=array.shape)
+    return np.asarray(real + step * (1 + np.abs(real)), dtype=array.dtype)
+
+
+def _other_number(value: Any, draw: np.random.Generator) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + int(draw.integers(1, 4))
+    return type(value)(_other_numbers(np.asarray(value), draw)[()])
+
+
+def _reseed(value: Any, seed: int) -> None:
+    if isinstance(value, random.Random | np.random.RandomState):
+        value.seed(seed)
+    elif isinstance(value, np.random.Generator | np.random.BitGenerator):
+        bits = _bit_generator(value)
+        bits.state = type(bits)(seed).state
+    else:
+        value.manual_seed(seed)
