@@ -360,7 +360,7 @@ class ExecutionNode:
 
     def _check_batch(self) -> None:
         batch = self.batch
-        if batch is None or self.native is None or not self.parameters:
+        if batch is None or self.native is None:
             return
         try:
             signature = inspect.signature(self.native)
