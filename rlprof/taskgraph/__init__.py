@@ -9,7 +9,7 @@
 3.0
 """
 
-from rlprof.taskgraph.backend import Backend, Pending, RemoteOutput, SerialBackend, ThreadBackend
+from rlprof.taskgraph.backend import Backend, Call, Pending, RemoteOutput, SerialBackend, ThreadBackend
 from rlprof.taskgraph.dispatch import Cancellation, RunResult, run
 from rlprof.taskgraph.errors import (
     AccessError,
@@ -46,6 +46,7 @@ __all__ = [
     "AccessError",
     "Backend",
     "Branch",
+    "Call",
     "Cancellation",
     "CellAccess",
     "CellInUseError",

@@ -202,8 +202,8 @@ class WorkerPool(ABC):
             where = self._names if task.worker is None else (task.worker,)
             if task.payload is not None and not any(task.payload in able[name] for name in where):
                 raise UsageError(
-                    f"task {task.id!r} has the payload {task.payload!r}, which"
-                    f" {'no worker' if task.worker is None else f'worker {task.worker!r}'} has",
+                    f"task {task.id!r} has the payload {task.payload!r}, for which there is no call in"
+                    f" {'any worker' if task.worker is None else f'worker {task.worker!r}'}",
                     hint="name a public method, or an entry of the mapping, of what its factory makes",
                 )
         return able

@@ -1,0 +1,159 @@
+"""States of worker processes, importable there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlprof.taskgraph import Call, Pending, Task
+
+
+class Counter:
+    """Counts, makes arrays, and misbehaves on request."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.count = start
+        self.kept: Any = None
+        self.weights = np.zeros(50_000)
+
+    def call(self, task: Task, inputs: Mapping[str, Any]) -> str:
+        return task.id
+
+    def add(self, task: Task, inputs: Mapping[str, Any]) -> int:
+        self.count += 1
+        self.weights += 1
+        return self.count
+
+    def look(self, task: Task, inputs: Mapping[str, Any]) -> tuple[int, float, int]:
+        return self.count, float(self.weights.sum()), os.getpid()
+
+    def large(self, task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        self.count += 1
+        return {"array": np.full(100_000, float(self.count)), "count": self.count}
+
+    def total(self, task: Task, inputs: Mapping[str, Any]) -> float:
+        total = sum(float(value["array"].sum()) for value in inputs.values())
+        for value in inputs.values():
+            value["array"][:] = -1  # seen by nobody else
+        return total
+
+    def keep(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        (self.kept,) = inputs.values()
+
+    def kept_sum(self, task: Task, inputs: Mapping[str, Any]) -> float:
+        return float(self.kept["array"].sum())
+
+    def device(self, task: Task, inputs: Mapping[str, Any]) -> Pending:
+        done = threading.Event()
+        threading.Timer(0.05, done.set).start()
+        return Pending("result", done.wait)
+
+    def fail(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        self.count += 1
+        raise ValueError("boom")
+
+    def fail_oddly(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        raise Odd("odd", 3)
+
+    def quit(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        sys.exit(3)
+
+    def unpicklable(self, task: Task, inputs: Mapping[str, Any]) -> Any:
+        return threading.Lock()
+
+    def only_there(self, task: Task, inputs: Mapping[str, Any]) -> Any:
+        return OnlyThere()
+
+    def die(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        self.count += 100
+        os._exit(7)
+
+    def hang(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        self.count += 100
+        time.sleep(60)
+
+    def hang_with_children(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        """Start a child, one in a session of its own, and a forked one that has nothing but our sockets."""
+        (path,) = (value for key, value in task.provenance if key == "path")
+        children = [
+            subprocess.Popen(["sleep", "60"]),
+            subprocess.Popen(["sleep", "60"], start_new_session=True),
+        ]
+        forked = os.fork()
+        if not forked:
+            os.setsid()
+            time.sleep(60)
+        ids = [os.getpid(), forked, *(child.pid for child in children)]
+        Path(f"{path}.new").write_text(" ".join(map(str, ids)))
+        Path(f"{path}.new").rename(str(path))
+        time.sleep(60)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"count": self.count, "weights": self.weights}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.count = snapshot["count"]
+        self.weights[:] = snapshot["weights"]
+
+    def _private(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        """Cannot be named by a payload."""
+
+
+class Odd(Exception):
+    """An exception that cannot be made from its arguments."""
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(f"{what} {number}")
+
+
+class OnlyThere:
+    """Can be made in the process that made it alone."""
+
+    def __reduce__(self) -> Any:
+        return _only_there, (os.getpid(),)
+
+
+def _only_there(process: int) -> OnlyThere:
+    if os.getpid() != process:
+        raise ImportError("no such class here")
+    return OnlyThere()
+
+
+def no_restore() -> Mapping[str, Call]:
+    """A worker whose state cannot be saved."""
+    return {"call": lambda task, inputs: task.id}
+
+
+def restorable_mapping() -> Mapping[str, Any]:
+    """A worker that is a mapping of calls, one of state as well."""
+    state = {"count": 0}
+
+    def add(task: Task, inputs: Mapping[str, Any]) -> int:
+        state["count"] += 1
+        return state["count"]
+
+    return {"add": add, "snapshot": lambda: dict(state), "restore": state.update}
+
+
+def missing_checkpoint() -> object:
+    """A factory that fails with an error of the operating system."""
+    return Path("/nowhere/checkpoint.pt").read_bytes()
+
+
+def dies_early() -> object:
+    """A factory whose process ends."""
+    os._exit(9)
+
+
+def too_slow() -> object:
+    """A factory that takes longer than anybody waits."""
+    time.sleep(60)
+    return object()
