@@ -34,9 +34,9 @@ class Node:
     reads : tuple of str
         Variables that it is given, each a positional argument p0, p1, ...; ``x:col`` is a view of a column,
         ``x:row`` of the row of sample 1, ``x:flat`` of all as one row of numbers, ``x:turned`` the transpose;
-        ``x+y`` a list of several.
+        ``x+y`` a list of several; ``x[]`` the variable x0, x1, ... of the innermost iteration.
     out : str
-        The variable that holds its output, shape (batch, WIDTH); the name by default.
+        The variable that holds its output, shape (batch, WIDTH); the name by default; ``x[]`` as above.
     states : mapping of str to mode
         What it accesses: whole objects, by sample where the object is.
     mixes : bool
@@ -144,6 +144,10 @@ class _Maker:
     def node(
         self, item: Node, path: str, parent: str, origin: str, indices: tuple[tuple[str, int], ...]
     ) -> None:
+        at = str(indices[-1][1]) if indices else ""
+        item = replace(
+            item, reads=tuple(n.replace("[]", at) for n in item.reads), out=item.out.replace("[]", at)
+        )
         batched = tuple(
             f"p{i}" for i, n in enumerate(item.reads) if n.partition(":")[2] in ("", "col") and not item.mixes
         )

@@ -73,15 +73,19 @@ def execution(call: Call, path: str) -> str:
     return f"{above}/{_INDEX.sub('', last, count=1)}"
 
 
-def exclusive(graph: CallGraph, call: Call) -> tuple[str, ...]:
-    """What serves one call at a time and is held by a call: components and resources, also those inside."""
-    held: dict[str, None] = {}
+def exclusive(graph: CallGraph) -> dict[str, tuple[str, ...]]:
+    """What serves one call at a time and is held by the calls of each node: components and resources.
+
+    A call of a node holds what everything inside it holds.
+    """
+    held: dict[str, dict[str, None]] = {path: {} for path in graph.nodes}
     for path, node in graph.nodes.items():
-        if path == call.node or path.startswith(call.node + "/"):
-            if node.component:
-                held[node.component] = None
-            held.update(dict.fromkeys(node.resources))
-    return tuple(held)
+        own = [*([node.component] if node.component else []), *node.resources]
+        above: str | None = path
+        while above is not None and above in held:
+            held[above].update(dict.fromkeys(own))
+            above = graph.nodes[above].parent
+    return {path: tuple(found) for path, found in held.items()}
 
 
 def rebound(
@@ -199,22 +203,40 @@ class Reach:
         return tuple(names), text
 
 
+def enforced(graph: CallGraph) -> Precedence:
+    """What precedes what by dependencies, streams and chosen order, over places in `CallGraph.calls`."""
+    index = {call.id: i for i, call in enumerate(graph.calls)}
+    edges = [(index[a], index[b]) for a, b in graph.order_edges]
+    edges += [(a, b) for a, b, _, _ in needs(natives(graph), graph)]
+    return Precedence([[index[name] for name in stream] for stream in graph.streams], edges)
+
+
+def beside(graph: CallGraph, some: Iterable[Call], others: Iterable[Call]) -> tuple[str, str] | None:
+    """Return the first pair of calls, one of each, that may run at once: in no order, on other workers."""
+    order, held = enforced(graph), exclusive(graph)
+    index = {call.id: i for i, call in enumerate(graph.calls)}
+    second = [(index[b.id], b) for b in others]
+    for a in some:
+        i = index[a.id]
+        for j, b in second:
+            apart = set(held[a.node]).isdisjoint(held[b.node])
+            if i != j and apart and not order.before(i, j) and not order.before(j, i):
+                return a.id, b.id
+    return None
+
+
 def with_boundaries(graph: CallGraph) -> CallGraph:
     """Add the order edges without which a boundary of training (rule L6) could be crossed."""
     roles = any(graph.nodes[call.node].role for call in graph.calls)
     if not roles and not any(n.kind == "loop" and n.loop_level == 0 for n in graph.nodes.values()):
         return graph
-    calls = natives(graph)
-    index = {call.id: i for i, call in enumerate(graph.calls)}
-    edges = [(index[a], index[b]) for a, b in graph.order_edges]
-    edges += [(a, b) for a, b, _, _ in needs(calls, graph)]
-    enforced = Precedence([[index[name] for name in stream] for stream in graph.streams], edges)
-    if enforced.cycle:
+    order = enforced(graph)
+    if order.cycle:
         return graph  # the check says why
     missing = tuple(
         (graph.calls[a].id, graph.calls[b].id)
-        for a, b, _, _ in boundaries(calls, graph)
-        if not enforced.before(a, b)
+        for a, b, _, _ in boundaries(natives(graph), graph)
+        if not order.before(a, b)
     )
     return replace(graph, order_edges=(*graph.order_edges, *missing)) if missing else graph
 

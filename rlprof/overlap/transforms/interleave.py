@@ -35,9 +35,9 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     -------
     CallGraph
         The groups share no order but the stagger: of every component worker (or other thing that serves one
-        call at a time) the n-th block of calls of a group goes before the n-th block of the next group. So
-        the second group starts when the first leaves the worker to both, and they take turns from there on.
-        What was not split stays in its stream.
+        call at a time) the n-th block of calls of a group goes before the n-th block of the next group, for
+        each stream that they came from. So the second group starts when the first leaves the worker that
+        both begin with, and they take turns from there on. What was not split stays in its stream.
 
     Raises
     ------
@@ -56,27 +56,30 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     _check_paths(graph, target, members)
     chosen = {call.id for call in members}
     rest = [[name for name in stream if name not in chosen] for stream in graph.streams]
-    own: dict[GroupKey, list[str]] = {}
+    streams: list[list[str]] = [*rest]
+    edges = [*graph.order_edges]
     for stream in graph.streams:
+        own: dict[GroupKey, list[str]] = {}
         for name in stream:
             if name in chosen:
                 own.setdefault(group_key(graph.by_id[name]), []).append(name)
-    streams = [*rest, *(own[key] for key in sorted(own))]
-    edges = [*graph.order_edges, *_stagger(graph, target, own)]
-    note = f"interleave {len(own)} groups of {target}"
+        streams += [own[key] for key in sorted(own)]
+        edges += _stagger(graph, target, own)
+    note = f"interleave {len({group_key(call) for call in members})} groups of {target}"
     after = graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
     return verified(graph, with_boundaries(after))
 
 
 def _stagger(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> Iterable[tuple[str, str]]:
     """Order edges between the blocks of neighbouring groups on everything exclusive."""
+    things = exclusive(graph)
     blocks: dict[tuple[str, str], dict[GroupKey, list[list[str]]]] = {}
     for key in sorted(own):
         before: dict[str, tuple[str, ...]] = {}
         for name in own[key]:
             call = graph.by_id[name]
             instance = execution(call, target)
-            held = exclusive(graph, call)
+            held = things[call.node]
             for thing in held:
                 found = blocks.setdefault((instance, thing), {}).setdefault(key, [])
                 if not found or thing not in before.get(instance, ()):

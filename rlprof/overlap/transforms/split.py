@@ -12,7 +12,14 @@ from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.loops import loop_independence
 from rlprof.overlap.samples import NotBySampleError, as_pack, native_form, part_accesses, part_arguments
 from rlprof.overlap.specs import Cell
-from rlprof.overlap.transforms.common import calls_below, loop_calls, rebound, refuse, verified
+from rlprof.overlap.transforms.common import (
+    calls_below,
+    loop_calls,
+    rebound,
+    refuse,
+    verified,
+    with_boundaries,
+)
 
 RULE = "split"
 
@@ -281,8 +288,8 @@ def split_chained(
     Returns
     -------
     CallGraph
-        The same calls in the same stream, each with the number of its segment as group: `interleave` gives
-        segments streams of their own. What one segment takes from another still orders them.
+        Each segment has a stream of its own, and its number as the group of its calls. What one segment
+        takes from another still orders them.
 
     Raises
     ------
@@ -291,12 +298,15 @@ def split_chained(
     """
     executions = _undivided(graph, loop)
     group = _iteration_groups(loop, executions, segments, cuts)
-    calls = [
-        replace(call, group=group[call.iteration[loop]]) if loop in call.iteration else call
-        for call in graph.calls
-    ]
+    segment = {call.id: group[call.iteration[loop]] for call in graph.calls if loop in call.iteration}
+    calls = [replace(call, group=segment[call.id]) if call.id in segment else call for call in graph.calls]
+    streams: list[list[str]] = []
+    for stream in graph.streams:
+        streams.append([name for name in stream if name not in segment])
+        streams += [[name for name in stream if segment.get(name) == g] for g in sorted(set(group.values()))]
     note = f"cut {loop} into {len(set(group.values()))} segments"
-    return verified(graph, graph.changed(note, calls=tuple(calls)))
+    after = graph.changed(note, calls=tuple(calls), streams=tuple(tuple(s) for s in streams))
+    return verified(graph, with_boundaries(after))
 
 
 _Executions = dict[str, dict[int, list[Call]]]
