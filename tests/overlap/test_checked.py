@@ -412,10 +412,13 @@ def test_a_fingerprint_sees_what_cannot_be_looked_into() -> None:
             self.view[0] += 1
 
     sim, program = Compiled(), Program()
-    nodes: list[ExecutionNode] = []
-    iteration = LoopNode(None, program, lambda: nodes[0](), name="iteration")
+
+    def body() -> None:
+        step()
+
+    iteration = LoopNode(None, program, body, name="iteration")
     program.add(State("ENV", sim))
-    nodes.append(ExecutionNode(iteration, sim.step, stateless=True))
+    step = ExecutionNode(iteration, sim.step, stateless=True)
 
     def run() -> None:
         iteration()
