@@ -10,8 +10,8 @@ from rlprof.planning.evaluate import Evaluation, Problem, evaluate
 from rlprof.planning.options import ModelOptions
 from rlprof.planning.pipeline import Container, Invocation, Link, Model, Pipeline
 from rlprof.planning.plan import Plan
-from rlprof.planning.times import GivenTimes
 from rlprof.planning.timeline import gpu_ranges
+from rlprof.planning.times import GivenTimes
 from rlprof.planning.workload import LengthQuantile, Workload
 from rlprof.taskgraph import RunRecord, TaskRun, verify
 from tests.planning.made import TINY, at, cluster
@@ -155,7 +155,7 @@ def test_schedules_keep_edges_and_exclusive_gpus(case: tuple) -> None:  # type: 
         )
         for n, i in enumerate(t.order)
     ]
-    assert not verify(tasks, RunRecord(tasks.hash, tuple(runs)))
+    assert not verify(tasks, RunRecord(tasks.hash, tuple(runs), 0, round(t.makespan_s * 1e12)))
     # bounds: no longer than one after the other, no shorter than the busiest group
     assert max(sum(t.finish_s[i] - t.start_s[i] for i in held) for _, held in t.groups) <= t.makespan_s * (
         1 + 1e-12

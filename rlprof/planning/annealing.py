@@ -1,0 +1,309 @@
+"""Simulated annealing over the plans of one space, and polishing (specification B, section 7)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from time import monotonic
+
+from rlprof.planning.evaluate import FLOOR_SCORE, efficiency_score, memory_penalty
+from rlprof.planning.moves import Moves
+from rlprof.planning.search_options import SearchOptions
+from rlprof.planning.space import Judge, Space, State, Verdict
+
+#: Verdicts kept per space; when there are more, all are forgotten.
+CACHE_SIZE = 500_000
+#: Chains in a row that meet no new state, after which a space counts as exhausted.
+MOST_IDLE_CHAINS = 200
+#: Spaces of at most so many plans are searched exhaustively.
+SMALL_SPACE = 20_000
+#: States judged at once while polishing.
+BATCH = 256
+
+
+@dataclass
+class Budget:
+    """What may still be spent: evaluations, time, patience of the person in front.
+
+    Parameters
+    ----------
+    evaluations : float
+        Evaluations left.
+    deadline_s : float
+        In `time.monotonic`.
+    stopped : callable
+        True once the person asked to stop.
+    """
+
+    evaluations: float = math.inf
+    deadline_s: float = math.inf
+    stopped: Callable[[], bool] = lambda: False
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.evaluations <= 0 or monotonic() >= self.deadline_s or self.stopped()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A feasible plan: which structure and state, and how good."""
+
+    structure: int
+    state: State
+    verdict: Verdict
+
+
+@dataclass
+class Record:
+    """Feasible plans worth keeping, over all structures.
+
+    Parameters
+    ----------
+    options : SearchOptions
+        For the objective.
+    front : list of Found
+        No one of them has more throughput and more utilisation than another.
+    history : list of (float, int, float)
+        Seconds since the start, evaluations, and best objective, at each improvement.
+    best_score : float
+        Score*, the best throughput of a feasible plan.
+    evaluations : int
+        Plans evaluated, cached ones not counted.
+    least_infeasible : Found or None
+        Of the plans that do not fit, the one that misses by least.
+    by_structure : dict of int to Found
+        The plan with most throughput of each structure.
+    """
+
+    options: SearchOptions
+    front: list[Found] = field(default_factory=list)
+    history: list[tuple[float, int, float]] = field(default_factory=list)
+    best_score: float = 0.0
+    evaluations: int = 0
+    started_s: float = field(default_factory=monotonic)
+    least_infeasible: Found | None = None
+    by_structure: dict[int, Found] = field(default_factory=dict)
+
+    def value(self, verdict: Verdict) -> float:
+        """Return the objective with its memory penalty, given the best throughput so far."""
+        if verdict.memory_ratio > 1 and not self.options.penalise_memory:
+            return FLOOR_SCORE
+        score = verdict.score
+        if self.options.objective == "efficiency":
+            score = efficiency_score(
+                score, verdict.utilisation_frac, self.best_score, self.options.most_loss_frac
+            )
+        return score * memory_penalty(verdict.memory_ratio)
+
+    def best(self) -> Found | None:
+        """Return the best feasible plan so far; of equally good ones the first found."""
+        return max(self.front, key=lambda f: self.value(f.verdict), default=None)
+
+    def note(self, structure: int, state: State, verdict: Verdict) -> None:
+        """Take note of an evaluated plan."""
+        if not verdict.feasible:
+            worst = self.least_infeasible
+            if worst is None or verdict.memory_ratio < worst.verdict.memory_ratio:
+                self.least_infeasible = Found(structure, state, verdict)
+            return
+        known = self.by_structure.get(structure)
+        if known is None or verdict.score > known.verdict.score:
+            self.by_structure[structure] = Found(structure, state, verdict)
+        throughput = self.options.objective == "throughput"
+        for f in self.front:
+            useful = throughput or f.verdict.utilisation_frac >= verdict.utilisation_frac
+            if useful and f.verdict.score >= verdict.score:
+                return
+        self.best_score = max(self.best_score, verdict.score)
+        found = Found(structure, state, verdict)
+        self.front = [
+            f
+            for f in self.front
+            if not (
+                verdict.score >= f.verdict.score
+                and (throughput or verdict.utilisation_frac >= f.verdict.utilisation_frac)
+            )
+        ]
+        self.front.append(found)
+        if self.best() is found:
+            self.history.append((monotonic() - self.started_s, self.evaluations, self.value(verdict)))
+
+
+@dataclass
+class Annealer:
+    """Searches one space.
+
+    Parameters
+    ----------
+    space, judge : Space, Judge
+        Plans, and who evaluates them.
+    structure : int
+        Number of the space, for the record.
+    record : Record
+        Shared by all spaces of a search.
+    rng : random.Random
+        All choices come from it.
+    """
+
+    space: Space
+    judge: Judge
+    structure: int
+    record: Record
+    rng: Random
+    cache: dict[State, Verdict] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        o = self.record.options
+        self.moves = Moves(
+            self.space,
+            self.rng,
+            pair_probability=o.pair_probability,
+            critical_probability=o.critical_probability,
+        )
+        #: best feasible states, best first
+        self.elites: list[State] = []
+
+    def evaluate(self, states: Sequence[State], budget: Budget) -> list[Verdict]:
+        """Return verdicts, from the cache where it has them; only others are paid for."""
+        new = [s for s in dict.fromkeys(states) if s not in self.cache]
+        if len(self.cache) + len(new) > CACHE_SIZE:
+            self.cache.clear()
+            new = list(dict.fromkeys(states))
+        if new:
+            self.record.evaluations += len(new)
+            budget.evaluations -= len(new)
+            for state, verdict in zip(new, self.judge.judge(new), strict=True):
+                self.cache[state] = verdict
+                self.record.note(self.structure, state, verdict)
+                if verdict.feasible:
+                    self._consider(state)
+        return [self.cache[s] for s in states]
+
+    def _consider(self, state: State) -> None:
+        """Keep a feasible state if it is among the best few."""
+        keep = self.record.options.elites
+        if len(self.elites) == keep and self.value(state) <= self.value(self.elites[-1]):
+            return
+        self.elites = sorted([*self.elites, state], key=lambda s: -self.value(s))[:keep]
+
+    def value(self, state: State) -> float:
+        """Return the objective of a state that was evaluated before."""
+        verdict = self.cache.get(state)
+        if verdict is None:  # forgotten when the cache was full, or an elite of another structure
+            verdict = self.judge.judge([state])[0]
+            self.cache[state] = verdict
+        return self.record.value(verdict)
+
+    def chain(self, start: State, temperature: float, budget: Budget) -> None:
+        """Run one chain until its proposals are rejected for long enough, or the budget is spent."""
+        o, value = self.record.options, self.record.value
+        state = start
+        verdict = self.evaluate([start], budget)[0]
+        critical_s = self.judge.critical_s(state)
+        rejected = 0
+        while rejected < o.patience and not budget.spent:
+            proposed = [self.moves.neighbour(state, critical_s) for _ in range(o.proposals)]
+            verdicts = self.evaluate(proposed, budget)
+            values = [value(v) if s != state else -1.0 for s, v in zip(proposed, verdicts, strict=True)]
+            n = max(range(len(values)), key=values.__getitem__)
+            here = value(verdict)
+            gain = (values[n] - here) / abs(here) if here else math.inf
+            if values[n] >= 0 and (gain >= 0 or self.rng.random() < math.exp(gain / temperature)):
+                state, verdict, rejected = proposed[n], verdicts[n], 0
+                critical_s = self.judge.critical_s(state)
+            else:
+                rejected += 1
+            if o.cooling is not None:
+                temperature = max(o.least_temperature, temperature * o.cooling)
+
+    def anneal(self, baseline: State | None, elites: Iterable[State], budget: Budget) -> None:
+        """Run chains until the budget is spent: the first from the baseline, later ones from elite states.
+
+        Parameters
+        ----------
+        baseline : State or None
+            A random state if None.
+        elites : iterable of State
+            Starts known from other structures with the same invocations.
+        budget : Budget
+            Is spent.
+        """
+        o = self.record.options
+        if self.exhaust(budget):
+            return
+        start = baseline if baseline is not None else self.random_state()
+        for state in elites:
+            if self.evaluate([state], budget)[0].feasible and state not in self.elites:
+                self._consider(state)
+        first, idle = True, 0
+        while not budget.spent and idle < MOST_IDLE_CHAINS:
+            before = self.record.evaluations
+            if first or not (o.warm_restarts and self.elites):
+                self.chain(start, o.first_temperature, budget)
+            else:
+                self.chain(self.rng.choice(self.elites), o.warm_temperature, budget)
+            first, idle = False, 0 if self.record.evaluations > before else idle + 1
+
+    def exhaust(self, budget: Budget) -> bool:
+        """Evaluate every plan, if there are few; tell whether that was done."""
+        if self.space.size > min(SMALL_SPACE, budget.evaluations):
+            return False
+        places = [[(c, o) for c, n in enumerate(counts) for o in range(n)] for counts in self.space.origins]
+        states = itertools.product(*places)
+        while batch := list(itertools.islice(states, BATCH)):
+            if budget.spent:
+                return False
+            self.evaluate(batch, budget)
+        return True
+
+    def random_state(self) -> State:
+        """Return any state."""
+        return tuple(
+            (c, self.rng.randrange(self.space.origins[v][c]))
+            for v, d in enumerate(self.space.directories)
+            for c in (self.rng.randrange(len(d)),)
+        )
+
+    def polish(self, state: State, budget: Budget) -> State:
+        """Try every candidate at every origin for each invocation in turn; take the best feasible gain.
+
+        Repeats until nothing improves. A candidate whose own time over all steps is longer than the makespan
+        cannot improve it and is not tried.
+        """
+        verdict = self.evaluate([state], budget)[0]
+        improved = True
+        while improved and not budget.spent:
+            improved = False
+            for vertex in range(len(state)):
+                better = self._best_of(vertex, state, verdict, budget)
+                if better is not None:
+                    state, verdict = better
+                    improved = True
+        return state
+
+    def _best_of(
+        self, vertex: int, state: State, verdict: Verdict, budget: Budget
+    ) -> tuple[State, Verdict] | None:
+        problem, value = self.space.problem, self.record.value
+        d = self.space.directories[vertex]
+        step_s = problem.workload.step_tokens / verdict.score
+        throughput = self.record.options.objective == "throughput"
+        options = [
+            (c, o)
+            for c, candidate in enumerate(d.candidates)
+            if not throughput or candidate.time_s <= step_s
+            for o in range(self.space.origins[vertex][c])
+        ]
+        best, best_value = None, value(verdict)
+        for at in range(0, len(options), BATCH):
+            if budget.spent:
+                break
+            states = [(*state[:vertex], o, *state[vertex + 1 :]) for o in options[at : at + BATCH]]
+            for candidate_state, v in zip(states, self.evaluate(states, budget), strict=True):
+                if v.feasible and value(v) > best_value:
+                    best, best_value = (candidate_state, v), value(v)
+        return best

@@ -1,0 +1,346 @@
+"""The search for the best plan: all structures, all cores, within a budget (specification B, section 7)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from random import Random
+from threading import current_thread, main_thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from rlprof.planning.algorithms import can_share, share_actor_critic
+from rlprof.planning.annealing import Annealer, Budget, Found, Record
+from rlprof.planning.baselines import concurrent_plan
+from rlprof.planning.candidates import Directory, directories
+from rlprof.planning.compiled import judge_of
+from rlprof.planning.errors import InfeasibleError
+from rlprof.planning.evaluate import Evaluation, Problem, evaluate
+from rlprof.planning.plan import Plan
+from rlprof.planning.search_options import SearchOptions
+from rlprof.planning.space import Space
+from rlprof.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
+#: With a budget of evaluations the search is divided into parts of at least so many, whatever the number of
+#: workers, so that its result does not depend on that.
+LEAST_PART, MOST_PARTS = 5_000, 8
+#: Share of the time that is kept for polishing.
+POLISH_FRAC = 0.1
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Of the best plan; its problem has the staleness and sharing that were chosen.
+    by_structure : tuple of (str, float or None)
+        Most throughput found for each staleness and sharing, in tokens per second; None if nothing fits.
+    evaluations : int
+        Plans evaluated, cached ones not counted.
+    seconds : float
+        Time taken.
+    history : tuple of (float, int, float)
+        Seconds, evaluations and best objective at each improvement, of the part that found the best plan.
+    elites : tuple of Plan
+        The best plans of each part, to resume from.
+    interrupted : bool
+        It was stopped before its budget was spent.
+    parts, workers : int
+        Into how many parts the budget was divided, and how many processes worked on them.
+    """
+
+    evaluation: Evaluation
+    by_structure: tuple[tuple[str, float | None], ...]
+    evaluations: int
+    seconds: float
+    history: tuple[tuple[float, int, float], ...]
+    elites: tuple[Plan, ...]
+    interrupted: bool
+    parts: int
+    workers: int
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan."""
+        return self.evaluation.plan
+
+
+def structures(problem: Problem, options: SearchOptions) -> list[Problem]:
+    """Return the problem with every staleness, and with actor and critic shared if that is asked for.
+
+    A model whose staleness is tried keeps nothing of the staleness in the problem.
+    """
+    bases = [problem.pipeline]
+    if options.share_actor_critic and can_share(problem.pipeline):
+        bases.append(share_actor_critic(problem.pipeline))
+    found = []
+    for base in bases:
+        for steps in itertools.product(sorted(set(options.staleness)), repeat=len(base.tau)):
+            pipeline = base.with_staleness(dict(zip(base.tau, steps, strict=True)))
+            found.append(replace(problem, pipeline=pipeline))
+    return found
+
+
+def structure_name(problem: Problem) -> str:
+    """Return what tells a structure from the others: "actor 1, critic 0"."""
+    return ", ".join(f"{model} {steps}" for model, steps in problem.pipeline.tau.items()) or "nothing trained"
+
+
+def search(
+    problem: Problem,
+    options: SearchOptions,
+    *,
+    start: Sequence[Plan] = (),
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> SearchResult:
+    """Search for the best plan.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is planned for.
+    options : SearchOptions
+        Budget, objective, mechanisms.
+    start : sequence of Plan
+        Plans to start from besides the baseline, such as those of an earlier search.
+    workers : int, optional
+        Processes; all cores by default. With a budget of evaluations alone the result does not depend on it.
+    progress : callable
+        Told how far the search is.
+
+    Returns
+    -------
+    SearchResult
+        The best plan that fits into memory; also if it is interrupted (Ctrl-C).
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan that was tried fits; says which GPU lacks how much in the one that misses by least.
+    """
+    began = monotonic()
+    problems = structures(problem, options)
+    spaces = _spaces(problems, options)
+    cores = workers or len(os.sched_getaffinity(0))
+    parts = cores
+    if options.evaluations is not None:
+        parts = max(1, min(MOST_PARTS, options.evaluations // LEAST_PART))
+    workers = min(parts, cores)
+    deadline = began + options.seconds if options.seconds is not None else math.inf
+    tasks = [_Task(spaces, options, tuple(start), part, parts, deadline) for part in range(parts)]
+    if workers == 1:
+        done = [_run_here(task, options, progress, began) for task in tasks]
+    else:
+        _ = [judge_of(space) for space in spaces[:1]]
+        done = _run_in_processes(tasks, workers, options, progress, began)
+    return _combine(spaces, options, done, monotonic() - began, workers)
+
+
+def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:
+    """Spaces of all structures; those with the same invocations share their directories."""
+    known: dict[tuple[Any, ...], tuple[Directory, ...]] = {}
+    spaces = []
+    for problem in problems:
+        key = problem.pipeline.invocations
+        if key not in known:
+            known[key] = directories(problem, search_microbatches=options.search_microbatches)
+        spaces.append(Space(problem, known[key]))
+    return spaces
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One part of a search."""
+
+    spaces: Sequence[Space]
+    options: SearchOptions
+    start: tuple[Plan, ...]
+    part: int
+    parts: int
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one part found."""
+
+    front: tuple[Found, ...]
+    by_structure: dict[int, Found]
+    least_infeasible: Found | None
+    elites: tuple[tuple[int, Any], ...]
+    history: tuple[tuple[float, int, float], ...]
+    evaluations: int
+    interrupted: bool
+
+
+class _Stop:
+    """Whether to stop: asked by an event of the parent process, or by Ctrl-C here."""
+
+    def __init__(self, event: Event | None = None) -> None:
+        self.event, self.here = event, False
+
+    def __call__(self) -> bool:
+        return self.here or (self.event is not None and self.event.is_set())
+
+
+def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
+    """Anneal every structure in turn, then polish the best plan."""
+    o = task.options
+    record = Record(o)
+    rng = Random(f"{o.seed}/{task.part}")
+    count = len(task.spaces)
+    share = math.inf if o.evaluations is None else max(1, o.evaluations // (task.parts * count))
+    end = task.deadline_s
+    left_s = end - monotonic()
+    anneal_end = end - POLISH_FRAC * left_s if o.polish and math.isfinite(end) else end
+    annealers: list[Annealer] = []
+    interrupted = False
+    for n, space in enumerate(task.spaces):
+        annealer = Annealer(space, judge_of(space), n, record, rng)
+        annealers.append(annealer)
+        known = [space.state(plan) for plan in task.start]
+        elites = [state for state in known if state is not None]
+        for other in annealers[:-1]:
+            if other.space.directories is space.directories:
+                elites += [s for s in other.elites if s not in elites]
+        baseline = space.state(concurrent_plan(space.problem, space.directories))
+        slot = monotonic() + max(0.0, anneal_end - monotonic()) / (count - n)
+
+        def stopped() -> bool:
+            tell(record)
+            return stop()
+
+        try:
+            annealer.anneal(baseline, elites, Budget(share, slot, stopped))
+        except KeyboardInterrupt:
+            stop.here = True
+        if stop():
+            interrupted = True
+            break
+    best = record.best()
+    if o.polish and best is not None and not interrupted:
+        try:
+            annealers[best.structure].polish(best.state, Budget(math.inf, end, stop))
+        except KeyboardInterrupt:
+            stop.here = True
+        interrupted = stop()
+    return _Part(
+        tuple(record.front),
+        record.by_structure,
+        record.least_infeasible,
+        tuple((a.structure, state) for a in annealers for state in a.elites),
+        tuple(record.history),
+        record.evaluations,
+        interrupted,
+    )
+
+
+def _run_here(task: _Task, options: SearchOptions, progress: Progress, began: float) -> _Part:
+    done = task.part / task.parts
+
+    def tell(record: Record) -> None:
+        progress("searching", done + _spent(options, record.evaluations * task.parts, began) / task.parts)
+
+    return _anneal_all(task, _Stop(), tell)
+
+
+def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
+    """Share of the budget that is spent, 0..1."""
+    by_time = (monotonic() - began) / options.seconds if options.seconds else 0.0
+    by_count = evaluations / options.evaluations if options.evaluations else 0.0
+    return min(1.0, max(by_time, by_count))
+
+
+_STOP: _Stop = _Stop()
+
+
+def _set_up_worker(event: Event) -> None:
+    """In a worker: Ctrl-C is the parent's, which passes it on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _STOP.event = event
+
+
+def _work(task: _Task) -> _Part:
+    return _anneal_all(task, _STOP, lambda _: None)
+
+
+def _run_in_processes(
+    tasks: Sequence[_Task], workers: int, options: SearchOptions, progress: Progress, began: float
+) -> list[_Part]:
+    context = get_context("fork" if hasattr(os, "fork") and current_thread() is main_thread() else "spawn")
+    event = context.Event()
+    with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=(event,)) as pool:
+        futures: list[Future[_Part]] = [pool.submit(_work, task) for task in tasks]
+        left = set(futures)
+        while left:
+            try:
+                _, left = wait(left, timeout=0.2)
+                done = 1 - len(left) / len(futures)
+                progress("searching", max(done, _spent(options, 0, began)))
+            except KeyboardInterrupt:
+                event.set()
+        return [future.result() for future in futures]
+
+
+def _combine(
+    spaces: Sequence[Space], options: SearchOptions, parts: Sequence[_Part], seconds: float, workers: int
+) -> SearchResult:
+    """The best of all parts, judged by the best throughput of all; of equal ones that of the first part."""
+    record = Record(options)
+    record.best_score = max((f.verdict.score for part in parts for f in part.front), default=0.0)
+    found = [(record.value(f.verdict), -n, f) for n, part in enumerate(parts) for f in part.front]
+    if not found:
+        missed = [part.least_infeasible for part in parts if part.least_infeasible is not None]
+        raise infeasible(spaces, min(missed, key=lambda f: f.verdict.memory_ratio))
+    _, n, best = max(found, key=lambda x: x[:2])
+    space = spaces[best.structure]
+    names = []
+    several = len({len(s.directories) for s in spaces}) > 1
+    for i, s in enumerate(spaces):
+        scores = [p.by_structure[i].verdict.score for p in parts if i in p.by_structure]
+        shared = f"{s.problem.pipeline.name}: " if several else ""
+        names.append((shared + structure_name(s.problem), max(scores, default=None)))
+    elites = dict.fromkeys(
+        [space.plan(best.state)] + [spaces[i].plan(state) for part in parts for i, state in part.elites]
+    )
+    return SearchResult(
+        evaluate(space.problem, space.plan(best.state)),
+        tuple(names),
+        sum(part.evaluations for part in parts),
+        seconds,
+        parts[-n].history,
+        tuple(elites),
+        any(part.interrupted for part in parts),
+        len(parts),
+        workers,
+    )
+
+
+def infeasible(spaces: Sequence[Space], found: Found) -> InfeasibleError:
+    """Return the error that says which GPU lacks how much in a plan that does not fit."""
+    space = spaces[found.structure]
+    e = evaluate(space.problem, space.plan(found.state))
+    worst = max(e.memory, key=lambda g: g.peak_bytes)
+    gpu = space.problem.cluster.gpu_name((worst.mask & -worst.mask).bit_length() - 1)
+    usable = space.problem.cluster.usable_bytes
+    lacking = math.ceil(worst.peak_bytes - usable)
+    return InfeasibleError(
+        f"no feasible plan was found: in the best infeasible one GPU {gpu} needs {worst.peak_bytes:,.0f} bytes"
+        f" of {usable:,.0f} usable ones: {lacking:,} bytes are lacking",
+        gpu=gpu,
+        lacking_bytes=lacking,
+        hint="use more GPUs, a longer budget, or fewer or shorter sequences",
+    )
