@@ -7,7 +7,7 @@ is. Where it does more, the node that holds it becomes *opaque*: one unit, with 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -316,33 +316,44 @@ def _values(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
         around = base.parent[unit]
         if around is None:
             continue
-        bindings = [view.by_id[unit].arguments for view in views]
-        for path, reason in unknown(recording, bindings):
+        for path, reason in unknown(recording, [_leaves(v, v.by_id[unit].arguments) for v in views]):
             yield Fold(around, f"{argument(path)} of {unit} {reason} {base.before(unit)}", _WRAP)
-        yield from _untold(base, unit, bindings[0], argument)
+        for view in views:
+            yield from _untold(view, unit, view.by_id[unit].arguments, argument)
         if len(base.inside[unit]) > 1:
             yield from _hidden(views, unit, around)
-    outputs = [view.by_id[view.region].output for view in views]
-    for path, reason in unknown(recording, outputs):
+    for path, reason in unknown(recording, [_leaves(v, v.by_id[v.region].output) for v in views]):
         last = base.children[base.region][-1] if base.region in base.children else base.region
         yield Fold(base.region, f"the result at {spell(path)} {reason} after {last}")
-    if base.region in base.children:
-        yield from _untold(base, base.region, outputs[0], lambda path: f"the result at {spell(path)}")
+    for view in views:
+        if view.region in view.children:
+            yield from _untold(
+                view, view.region, view.by_id[view.region].output, lambda path: f"the result at {spell(path)}"
+            )
 
 
-def _untold(view: Folded, consumer: str, binding: Binding, name: object) -> Iterator[Fold]:
+def _leaves(view: Folded, binding: Binding) -> dict[Path, Ref | External | Const]:
+    """Leaves of a binding by path, in terms of what units return where that can be said."""
+    found: dict[Path, Ref | External | Const] = {}
+    for path, leaf in leaves_at(binding):
+        told = view.express(leaf) if isinstance(leaf, Ref) else leaf
+        found[path] = leaf if isinstance(told, Fold) else told
+    return found
+
+
+def _untold(view: Folded, consumer: str, binding: Binding, name: Callable[[Path], str]) -> Iterator[Fold]:
     """Values of a consumer that no unit returns."""
     for path, leaf in leaves_at(binding):
         if not isinstance(leaf, Ref):
             continue
         told = view.express(leaf)
         if isinstance(told, Fold):
-            place = name(path) if callable(name) else ""
-            call, reason = told.call, f"{told.reason}; {place} of {consumer} needs it"
+            place = f"{name(path)} of {consumer}"
+            call, reason = told.call, f"{told.reason}; {place} needs it"
             if view.unit.get(told.call) == told.call:  # the unit keeps it to itself
                 outer = set(view.above(view.parent[told.call]))
                 call = next(c for c in view.above(consumer) if c in outer)
-                reason = f"{told.reason}, and {place} of {consumer} is that value"
+                reason = f"{told.reason}, and {place} is that value"
             yield Fold(call, reason)
 
 
@@ -370,9 +381,18 @@ def _base(leaf: Ref | External | Const) -> tuple[str, Path]:
     return ("", leaf.path) if isinstance(leaf, External) else (leaf.name, ())
 
 
-def unknown(recording: Recording, bindings: list[Pack] | list[Binding]) -> Iterator[tuple[Path, str]]:
-    """Yield where a binding has no known origin or is not the same in every run, and what is wrong."""
-    runs = [dict(leaves_at(binding)) for binding in bindings]
+def unknown(
+    recording: Recording, runs: list[dict[Path, Ref | External | Const]]
+) -> Iterator[tuple[Path, str]]:
+    """Yield where a value has no known origin or not the same in every run, and what is wrong.
+
+    Parameters
+    ----------
+    recording : Recording
+        For its table of constants.
+    runs : list of dict
+        Leaves of the same binding in each run, by path.
+    """
     for path, leaf in runs[0].items():
         if isinstance(leaf, Const) and leaf.name.startswith("?"):
             value = recording.constants.get(leaf.name)
