@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -38,6 +41,11 @@ def lower(graph: CallGraph) -> TaskGraph:
         stream, chosen order). An order between two calls that another edge states already is left away.
         Canonical order is native program order.
     """
+    with _collection_paused():
+        return _lowered(graph)
+
+
+def _lowered(graph: CallGraph) -> TaskGraph:
     held = _held(graph.nodes)
     cells = {access.cell: str(access.cell) for call in graph.calls for access in call.accesses}
     tasks = tuple(
@@ -55,6 +63,18 @@ def lower(graph: CallGraph) -> TaskGraph:
         for place, call in enumerate(graph.calls)
     )
     return TaskGraph(tasks, tuple(_edges(graph)))
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Nothing here is garbage, and looking through 10^5 new tasks again and again takes half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _held(nodes: Mapping[str, NodeSpec]) -> dict[str, tuple[Use, ...]]:
@@ -88,6 +108,7 @@ def _provenance(call: Call) -> tuple[tuple[str, Scalar], ...]:
     return tuple(pairs)
 
 
+@lru_cache(maxsize=1024)
 def ranges(samples: tuple[int, ...]) -> str:
     """Return positions as text, neighbours joined: ``0-7,12``."""
     found: list[list[int]] = []
