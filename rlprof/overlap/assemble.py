@@ -232,7 +232,7 @@ class Assembler:
             return External(known.path, known.view)
         if known.maker is not None:
             record, path = known.maker
-            return Ref(record.id, path)
+            return Ref(record.id, path, known.view)
         return self.constants.unknown(known.obj)
 
     # memory ------------------------------------------------------------------------------------------------

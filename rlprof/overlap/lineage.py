@@ -170,7 +170,7 @@ class Lineage:
                 view = view_of(value, whole.obj)
                 if view is not None:
                     made = Known(value, whole.record, whole.path, whole.external)
-                    made.view = view
+                    made.view, made.maker = view, whole.maker
                     break
         if made is None:
             made = Known(value, None)

@@ -14,7 +14,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
-from rlprof.overlap.remote import Done, is_reference
+from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, uses
 from rlprof.overlap.values import at_path, is_array, stamp
@@ -235,32 +235,32 @@ class RunTrace:
         with self._lock:
             return self._pending.pop(id(future), None) is not None
 
-    def fetched(self, reference: Any, value: Any) -> None:
+    def fetched(self, reference: Any, value: Any, error: BaseException | None) -> None:
         """Note what a reference stands for: an object of this process that was made just now."""
         with self._lock:
             record = self._references.get(reference)
-            open_call = self._pending.get(id(reference)) or next(
-                (one for one in self._pending.values() if one[1] is record), None
-            )
             if record is None:
                 return
-            if open_call is not None:
-                open_call[2](value, None)
-            else:
+            for _, pending, done in list(self._pending.values()):
+                if pending is record:
+                    done(value, error)
+                    return
+            if error is None:
                 self._event += 1
                 record.output = self.lineage.returned(value, record, self._event)
 
-    def _collect(self) -> None:
+    def _collect(self, references: bool = False) -> None:
         """End calls whose futures have their values: a waiting thread may be ahead of the callback."""
         for future, _, done in list(self._pending.values()):
-            if callable(getattr(future, "done", None)) and future.done() and not future.cancelled():
-                error = future.exception()
-                done(None if error is not None else future.result(), error)
+            if references or not is_reference(future):
+                found = outcome(future)
+                if found is not None:
+                    done(*found)
 
     def end(self) -> None:
         """Note that the region has returned."""
         with self._lock:
-            self._collect()
+            self._collect(references=True)
             self.ended = True
             self.devices.settle(self.records)
 
@@ -277,3 +277,5 @@ def own_code(record: CallRecord, raw: Raw, path: Path) -> None:
             own_code(record, item, (*path, key))
     elif raw.record is None and not raw.external and raw.maker is None:
         raw.maker = (record, path)
+        if raw.memory is not None and raw.view is None:
+            raw.memory.wholes.append(raw)  # views that are taken of it are told by it

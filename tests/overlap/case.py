@@ -19,7 +19,7 @@ from tests.overlap.adversary import RandomOrder
 from tests.overlap.generated import generate
 from tests.overlap.interpreter import Outcome, interpret
 from tests.overlap.runtime import Fault, digest
-from tests.overlap.steps import STEPS
+from tests.overlap.steps import STEPS, choose
 from tests.overlap.wrapping import Wrapped, wrapped
 
 #: Recorded natively, before anything is transformed.
@@ -47,7 +47,7 @@ def transformed(native: CallGraph, draw: random.Random, counts: Counter[str]) ->
     """Apply 1 to 4 random steps; one that is refused is not taken."""
     graph = native
     for _ in range(draw.randint(1, 4)):
-        name = draw.choice(sorted(STEPS))
+        name = choose(graph, draw)
         before = graph
         try:
             graph = STEPS[name](graph, draw)

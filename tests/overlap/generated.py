@@ -42,7 +42,9 @@ class Author(Writer):
                 continue
             if state.weights or not self.chance(0.4):
                 continue
-            if state.kind == "rows":
+            if self.independent and not self.chance(0.1):
+                modes[name] = "read"
+            elif state.kind == "rows":
                 modes[name] = self.draw.choice(("read", "update", "refresh"))
             elif batched and not self.chance(0.1):
                 modes[name] = "read"
@@ -89,7 +91,8 @@ class Author(Writer):
         # a loop inside one that nobody marks would have another count
         form = "bare" if place.unmarked else self.draw.choice(("marked", "marked", "body", "bare"))
         index, name = self.fresh("i"), self.fresh(stem + "_")
-        carried = [v for v in place.of("batch")[-3:] if self.chance(0.4)]
+        alone = self.independent and stem == "epoch_"
+        carried = [v for v in place.of("batch")[-3:] if self.chance(0.4) and not alone]
         collected = self.fresh("l")
         place.say(f"{collected} = []")
         if form == "body":
@@ -229,7 +232,7 @@ class Author(Writer):
         self.component("policy", copies=0, boxes=self.draw.randint(0, 1), keyed=False)
         self.component(
             "simulator",
-            copies=self.draw.choice((0, 1, 1, 2)),
+            copies=self.draw.choice((1, 1, 2) if self.independent else (0, 1, 1, 2)),
             boxes=self.draw.randint(0, 1),
             keyed=self.chance(0.4),
         )
@@ -266,7 +269,7 @@ class Author(Writer):
             self.epoch(place)
 
     def epoch(self, place: Place) -> None:
-        reset = self.draw.choice(("start", "start", "start", "end", "none"))
+        reset = "start" if self.independent else self.draw.choice(("start", "start", "start", "end", "none"))
         if reset == "start":
             self.reset(place)
         self.loop(place, self.draw.choice((2, 2, 3, 4)), self.chunk, "chunk_")
@@ -282,7 +285,7 @@ class Author(Writer):
             )
         if reset == "end":
             self.reset(place)
-        if self.chance(0.15):
+        if self.chance(0.15) and not self.independent:
             self.training(place)
         # the loop collects the last batch
         if not place.lines or self.chance(0.5):
@@ -303,7 +306,7 @@ class Author(Writer):
         self.extras(place, 1)
         observation = self.draw.choice(place.of("batch")[-3:])
         modes: dict[str, Mode] = {"weights": "read"}
-        if self.chance(0.15):
+        if self.chance(0.15) and not self.independent:
             modes["policy"] = "update"
         (action,) = self.leaf(
             place,

@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
-from rlprof.overlap.transforms import interleave, split_spatial
+from rlprof.overlap.transforms import (
+    interleave,
+    merge,
+    rewire,
+    split_chained,
+    split_spatial,
+    split_temporal,
+)
 
 Step = Callable[[CallGraph, random.Random], CallGraph]
 
@@ -53,5 +60,66 @@ def take_turns(graph: CallGraph, draw: random.Random) -> CallGraph:
     return interleave(graph, _any(paths, draw, "nothing was split"))
 
 
+def _loops(graph: CallGraph) -> list[str]:
+    found = {path for call in graph.calls for path, _ in call.indices}
+    return sorted(path for path in found if graph.nodes[path].count != 1 and path != graph.region)
+
+
+def divide_iterations(graph: CallGraph, draw: random.Random) -> CallGraph:
+    """Temporal split of some loop."""
+    return split_temporal(graph, _any(_loops(graph), draw, "no loops"), draw.choice((2, 2, 3)))
+
+
+def chain_segments(graph: CallGraph, draw: random.Random) -> CallGraph:
+    """Cut some loop into segments one after another."""
+    return split_chained(graph, _any(_loops(graph), draw, "no loops"), draw.choice((2, 2, 3)))
+
+
+def join_parts(graph: CallGraph, draw: random.Random) -> CallGraph:
+    """Merge something that was split."""
+    return merge(
+        graph, _any(_around(graph, lambda call: call.samples is not None), draw, "nothing was split")
+    )
+
+
+def move(graph: CallGraph, draw: random.Random) -> CallGraph:
+    """Rewire: beside another node, into a stream of its own or of another node, to other iterations."""
+    nodes = sorted({call.node for call in graph.calls})
+    target = draw.choice(nodes if draw.random() < 0.8 else _around(graph, lambda call: True))
+    other = draw.choice(nodes)
+    how = draw.random()
+    if how < 0.3:
+        return rewire(graph, target, before=other)
+    if how < 0.6:
+        return rewire(graph, target, after=other)
+    if how < 0.8:
+        return rewire(graph, target, stream="own")
+    if how < 0.9:
+        return rewire(graph, target, stream=other)
+    return rewire(graph, target, shift=draw.choice((-1, 1)))
+
+
 #: By the name under which they are counted.
-STEPS: dict[str, Step] = {"split by samples": cut_batches, "interleave": take_turns}
+STEPS: dict[str, Step] = {
+    "split by samples": cut_batches,
+    "split by iterations": divide_iterations,
+    "split into segments": chain_segments,
+    "interleave": take_turns,
+    "merge": join_parts,
+    "rewire": move,
+}
+
+
+def choose(graph: CallGraph, draw: random.Random) -> str:
+    """Name of a step that the graph gives a chance to."""
+    parts = any(call.samples is not None for call in graph.calls)
+    groups = parts or any(call.group for call in graph.calls)
+    weights = {
+        "split by samples": 1 if parts else 4,
+        "split by iterations": 0 if groups or not _loops(graph) else 3,
+        "split into segments": 1 if _loops(graph) and not groups else 0,
+        "interleave": 5 if groups else 0,
+        "merge": 1 if parts else 0,
+        "rewire": 2,
+    }
+    return draw.choices([*weights], [*weights.values()])[0]

@@ -49,6 +49,8 @@ class Writer:
         self.sites: list[Site] = []
         self.number = 0
         self.calls = 0
+        #: its rollouts are independent: they begin with a reset, and little else is written in them
+        self.independent = self.chance(0.4)
         self.draws = self.chance(0.25)  # its methods draw random numbers
         #: unusual ways of calling that this program has
         self.flavours = {
