@@ -18,7 +18,7 @@ from rlprof.overlap.context import CallContext, _current
 from rlprof.overlap.errors import WrapError
 from rlprof.overlap.marked import Iterations
 from rlprof.overlap.observe import finish, observed, observed_coroutine
-from rlprof.overlap.remote import callable_of, rebound
+from rlprof.overlap.remote import callable_of, owner_of, parameters_of, rebound
 from rlprof.overlap.specs import BatchSpec, NodeSpec, Role
 from rlprof.overlap.state import Access
 
@@ -171,7 +171,7 @@ class ExecutionNode:
         self.gives_futures = False
         if native is not None:
             functools.update_wrapper(self, native, updated=())
-        self.parameters = _parameters(native)
+        self.parameters = () if native is None else parameters_of(native)
         self._check_batch()
         self.program.add(self)
 
@@ -194,7 +194,7 @@ class ExecutionNode:
     @property
     def owner(self) -> Any:
         """The object that the entry is bound to, None for a function."""
-        return getattr(self.native, "__self__", None)
+        return owner_of(self.native)
 
     @property
     def remote(self) -> ExecutionNode:
@@ -452,13 +452,3 @@ def _name_of(entry: Any) -> str:
         if isinstance(name, str):
             return name.strip("<>")
     return type(entry).__name__
-
-
-def _parameters(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    try:
-        found = inspect.signature(entry).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    return tuple(p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))

@@ -10,6 +10,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import RecordingError, WrapError
 from rlprof.overlap.recorder import Recorder
 from rlprof.overlap.recording import Recording
+from rlprof.overlap.remote import class_name
 from rlprof.overlap.specs import NodeSpec, StateSpec
 from rlprof.overlap.state import State
 from rlprof.overlap.trace import RunTrace
@@ -108,9 +109,7 @@ class Program:
                 return node._component
         known = self._components.get(id(owner))
         if known is None:
-            name = first = getattr(owner, "rlprof_component", None) or (
-                owner.__name__ if isinstance(owner, type) else type(owner).__name__
-            )
+            name = first = class_name(owner)
             taken = {component for _, component in self._components.values()}
             number = 1
             while name in taken:

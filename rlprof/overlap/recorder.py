@@ -71,9 +71,9 @@ class Recorder:
         self._fetches.__enter__()
         return self
 
-    def _fetched(self, reference: Any, value: Any) -> None:
+    def _fetched(self, reference: Any, value: Any, error: BaseException | None) -> None:
         if self._runs and not self._runs[-1].ended:
-            self._runs[-1].fetched(reference, value)
+            self._runs[-1].fetched(reference, value, error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

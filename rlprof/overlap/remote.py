@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,8 +30,8 @@ def is_reference(value: Any) -> bool:
 
 
 @contextmanager
-def watching_fetches(fetched: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Call `fetched` with reference and value whenever ``ray.get`` returns; nothing without Ray.
+def watching_fetches(fetched: Callable[[Any, Any, BaseException | None], None]) -> Iterator[None]:
+    """Call `fetched` with reference, value and error whenever ``ray.get`` is done; nothing without Ray.
 
     The value that a driver gets is another object each time: this is where it is seen whose it is.
     """
@@ -42,13 +43,18 @@ def watching_fetches(fetched: Callable[[Any, Any], None]) -> Iterator[None]:
 
     @functools.wraps(native)
     def get(references: Any, *args: Any, **kwargs: Any) -> Any:
-        values = native(references, *args, **kwargs)
+        try:
+            values = native(references, *args, **kwargs)
+        except Exception as error:
+            if is_reference(references) and not isinstance(error, TimeoutError):
+                fetched(references, None, error)
+            raise
         if is_reference(references):
-            fetched(references, values)
+            fetched(references, values, None)
         elif isinstance(references, (list, tuple)):
             for reference, value in zip(references, values, strict=True):
                 if is_reference(reference):
-                    fetched(reference, value)
+                    fetched(reference, value, None)
         return values
 
     ray.get = get  # type: ignore[union-attr]
@@ -66,7 +72,7 @@ def callable_of(native: Any, node: str) -> Callable[..., Any]:
     WrapError
         If it is no callable.
     """
-    if type(native).__module__.partition(".")[0] == "ray":
+    if _is_rays(native):
         remote = getattr(native, "remote", None)
         if callable(remote):
             return remote  # type: ignore[no-any-return]
@@ -76,6 +82,40 @@ def callable_of(native: Any, node: str) -> Callable[..., Any]:
             hint="give a function or a bound method",
         )
     return native  # type: ignore[no-any-return]
+
+
+def owner_of(native: Any) -> Any:
+    """Return the object that a method is bound to: of a Ray method its actor's handle; None for a function."""
+    if _is_rays(native):
+        return getattr(native, "_actor", None)
+    return getattr(native, "__self__", None)
+
+
+def class_name(owner: Any) -> str:
+    """Return what a component is called by default: the class of its object, of an actor the class it runs."""
+    if isinstance(owner, type):
+        return owner.__name__
+    given = getattr(owner, "rlprof_component", None) if not _is_rays(owner) else None
+    if isinstance(given, str):
+        return given
+    descriptor = getattr(owner, "_ray_actor_creation_function_descriptor", None) if _is_rays(owner) else None
+    return str(getattr(descriptor, "class_name", None) or type(owner).__name__)
+
+
+def parameters_of(native: Any) -> tuple[str, ...]:
+    """Return the names of the parameters that positional arguments go to, without ``self``."""
+    try:
+        found = getattr(native, "_signature", None) if _is_rays(native) else None
+        if not isinstance(found, list):
+            found = list(inspect.signature(native).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+    names = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return tuple(names[1:] if _is_rays(native) and names[:1] == ["self"] else names)
+
+
+def _is_rays(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "ray"
 
 
 def rebound(native: Any, other: Any, node: str) -> Callable[..., Any]:
@@ -98,16 +138,30 @@ def rebound(native: Any, other: Any, node: str) -> Callable[..., Any]:
     return callable_of(method, node)
 
 
+def outcome(future: Any) -> tuple[Any, BaseException | None] | None:
+    """Return value and error of a future or a reference; None if it has none yet."""
+    if is_reference(future):
+        ready, _ = sys.modules["ray"].wait([future], timeout=0)
+        if not ready:
+            return None
+        future = future.future()
+        concurrent.futures.wait([future])
+    if not future.done():
+        return None
+    if future.cancelled():
+        return None, concurrent.futures.CancelledError()
+    error = future.exception()
+    return (None if error is not None else future.result()), error
+
+
 def when_ready(future: Any, done: Done) -> None:
     """Call `done` once, when a future or a reference has its value."""
     if is_reference(future):
         future = future.future()
 
     def report(ended: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
-        if ended.cancelled():
-            done(None, concurrent.futures.CancelledError())
-            return
-        error = ended.exception()
-        done(None if error is not None else ended.result(), error)
+        found = outcome(ended)
+        assert found is not None
+        done(*found)
 
     future.add_done_callback(report)

@@ -1,5 +1,6 @@
 """Calls of nodes: hooks, replacement or native, context, coroutines, futures, loops, wrong declarations."""
 
+# ruff: noqa: PLW0108  (lambdas call what is defined after them)
 from __future__ import annotations
 
 import asyncio
@@ -172,10 +173,9 @@ def test_threads_with_several_parents_need_a_context() -> None:
     root = ExecutionNode(None, body, name="main")
     middle = ExecutionNode(root, middle_body, name="middle")
     node = ExecutionNode(middle, label, name="inner")
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        with root.program.record(root):
-            root()
-            root()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, root.program.record(root):
+        root()
+        root()
     told = [str(e) for e in errors if e is not None]
     assert len(errors) == 8
     assert len(told) == 4
@@ -353,7 +353,7 @@ def test_a_future_that_outlives_the_region_is_refused() -> None:
                 root.program.record(root, run=lambda: [root(), root()])
         finally:
             gate.set()
-    root()
+        root()
 
 
 # wrong declarations ----------------------------------------------------------------------------------------
@@ -482,9 +482,8 @@ def test_partitions_are_computed_for_each_call() -> None:
     bad = ExecutionNode(root, lambda: None, reads(data[lambda call: 9]), name="bad")
     root.program.install(root, lambda: None)
     root.program.uninstall()
-    with pytest.raises(WrapError, match="no partition 9"):
-        with program.record(bad):
-            bad()
+    with pytest.raises(WrapError, match="no partition 9"), program.record(bad):
+        bad()
 
 
 def test_what_declares_nothing_updates_its_component() -> None:

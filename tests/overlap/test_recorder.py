@@ -1,5 +1,6 @@
 """Where the values of recorded calls come from."""
 
+# ruff: noqa: PLW0108  (lambdas call what is defined after them)
 from __future__ import annotations
 
 import secrets
