@@ -164,6 +164,7 @@ class Assembler:
             return_ns=record.return_ns,
             end_ns=max(record.end_ns, record.return_ns),
             failed=record.failed,
+            modes=record.modes,
         )
 
     # bindings ----------------------------------------------------------------------------------------------

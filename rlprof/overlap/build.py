@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
 
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, substitute
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import Cell, Key, Mode, StateSpec
 from rlprof.overlap.units import Fold, Folded, combined, find_units
@@ -69,6 +71,7 @@ def call_graph(recording: Recording) -> CallGraph:
                 indices=call.indices,
                 batch_size=sizes.pop() if len(sizes) == 1 else None,
                 duration_s=median(view.by_id[unit].duration_s for view in views),
+                modes=_modes(views, unit),
             )
         )
     return CallGraph(
@@ -80,6 +83,20 @@ def call_graph(recording: Recording) -> CallGraph:
         output=_told(base, base.by_id[base.region].output),
         opaque=dict(base.opaque),
     )
+
+
+def _modes(views: Sequence[Folded], unit: str) -> TorchModes | None:
+    """Modes of torch in which a call runs, where they are not those of the region's own call."""
+    found = set()
+    for view in views:
+        own = view.by_id[unit].modes
+        found.add(None if own == view.by_id[view.region].modes else own)
+    if len(found) > 1:
+        raise RecordingError(
+            f"{unit} ran with other modes of torch (gradients, inference, autocast) in another run",
+            hint="set them in the same way in every run",
+        )
+    return found.pop()
 
 
 def _told(view: Folded, binding: Binding) -> Binding:

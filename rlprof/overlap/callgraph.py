@@ -18,6 +18,7 @@ import orjson
 
 from rlprof.overlap.bindings import Binding, Pack, to_document
 from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 
 #: The version of a cell that the region finds when it starts.
@@ -76,6 +77,8 @@ class Call:
         Which part or group of iterations it belongs to; 0 if nothing was split.
     duration_s : float or None
         Measured or estimated, in seconds.
+    modes : TorchModes or None
+        Modes of torch that the code around the call sets; None: those in which the region is called.
     """
 
     id: str
@@ -89,6 +92,7 @@ class Call:
     batch_size: int | None = None
     group: int = 0
     duration_s: float | None = None
+    modes: TorchModes | None = None
 
     @property
     def iteration(self) -> dict[str, int]:
@@ -223,4 +227,5 @@ def _call_document(call: Call) -> dict[str, Any]:
         "batch_size": call.batch_size,
         "group": call.group,
         "duration_s": call.duration_s,
+        "modes": None if call.modes is None else list(call.modes),
     }

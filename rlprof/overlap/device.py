@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
+from rlprof.overlap.modes import TorchModes, current_modes, in_modes
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.values import take_apart
 from rlprof.taskgraph import Pending
@@ -50,7 +51,7 @@ class DeviceRun:
 
     def __init__(self, streams: CudaStreams) -> None:
         self._streams = streams
-        self._modes = _modes()
+        self._modes = current_modes()
         self._torch = torch = _torch_with_cuda()
         self._device = 0
         self._before: dict[int, Any] = {}
@@ -70,6 +71,7 @@ class DeviceRun:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         complete: Callable[[Any], Any],
+        modes: TorchModes | None = None,
     ) -> Any:
         """Call a function on the lane's streams.
 
@@ -81,6 +83,8 @@ class DeviceRun:
             The call.
         complete : callable
             Makes a value of a coroutine or a future that was returned.
+        modes : TorchModes, optional
+            Those of the call; by default those in which the region was called.
 
         Returns
         -------
@@ -88,7 +92,7 @@ class DeviceRun:
             What it returned; a `Pending` of that if its device work may not be complete.
         """
         torch = self._torch
-        with _applied(self._modes):
+        with in_modes(modes or self._modes):
             if torch is None:
                 output = complete(function(*args, **kwargs))
                 torch = _torch_with_cuda()
@@ -128,36 +132,3 @@ def _cuda_tensors(value: Any) -> Iterator[Any]:
             yield from _cuda_tensors(item)
     elif is_tensor(value) and value.is_cuda:
         yield value
-
-
-def _modes() -> tuple[Any, ...] | None:
-    """Modes of torch that belong to a thread."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    casts = tuple(
-        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")
-    )
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        casts,
-        torch.is_autocast_cache_enabled(),
-    )
-
-
-@contextmanager
-def _applied(modes: tuple[Any, ...] | None) -> Iterator[None]:
-    if modes is None or modes == _modes():
-        yield
-        return
-    import torch
-
-    grad, inference, casts, cache = modes
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(inference))
-        stack.enter_context(torch.set_grad_enabled(grad))
-        for kind, enabled, dtype in casts:
-            if enabled != torch.is_autocast_enabled(kind) or dtype != torch.get_autocast_dtype(kind):
-                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=cache))
-        yield

@@ -168,7 +168,7 @@ class _Run:
         if self.watcher is not None:
             self.watcher.started(call, (args, kwargs))
         with at_call(self.region, call):
-            output = self.device.call(lane, entry, args, kwargs, self.completer.value)
+            output = self.device.call(lane, entry, args, kwargs, self.completer.value, call.modes)
         if self.watcher is not None:
             self.watcher.ended(call)
         return output if call.id in executor._needed else _forget(output)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlprof.overlap.bindings import Binding, Pack
 from rlprof.overlap.forms import Form
-from rlprof.overlap.forms import Form
+from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 
 
@@ -58,6 +58,8 @@ class Invocation:
         The later of `return_ns` and the completion of its device work.
     failed : bool
         It raised.
+    modes : TorchModes or None
+        Modes of torch in the thread that called; None without torch.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Invocation:
     return_ns: int
     end_ns: int
     failed: bool = False
+    modes: TorchModes | None = None
 
     @property
     def duration_s(self) -> float:
@@ -105,5 +108,4 @@ class Recording:
     states: Mapping[str, StateSpec]
     runs: tuple[tuple[Invocation, ...], ...]
     constants: Mapping[str, Any]
-    form: Form | None = None
     form: Form | None = None

@@ -14,6 +14,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
+from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, uses
@@ -29,7 +30,7 @@ class CallRecord:
 
     __slots__ = (
         "accesses", "args", "arrays", "batch_size", "context", "device", "end_ns", "failed", "has_inner",
-        "kwargs", "node", "output", "parent", "return_ns", "start_ns",
+        "kwargs", "modes", "node", "output", "parent", "return_ns", "start_ns",
     )  # fmt: skip
 
     def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
@@ -43,6 +44,7 @@ class CallRecord:
         self.arrays: list[Known] = []
         self.accesses: tuple[tuple[Cell, Mode], ...] = ()
         self.batch_size: int | None = None
+        self.modes: TorchModes | None = None
         self.has_inner = False
         self.failed = False
         self.device: Any = None
@@ -144,6 +146,7 @@ class RunTrace:
             if arrays:
                 self._stamp_arguments(record, arrays)
             record.batch_size = batch_size(node, args, kwargs)
+            record.modes = current_modes()
             record.accesses = uses(node, context, args, kwargs, record.batch_size)
         return record
 
