@@ -143,12 +143,13 @@ def memory_of(array: Any) -> Memory:
     """Return where an array lies; arrays that share memory have one key."""
     if isinstance(array, np.ndarray):
         owner: Any = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        while (base := _base(owner)) is not None:
+            owner = base
         address = array.__array_interface__["data"][0]
         low, high = np.lib.array_utils.byte_bounds(array)
-        top = owner if owner.base is None else owner.base
-        return Memory(("numpy", id(top)), address, low, high)
+        if is_tensor(owner):  # of Tensor.numpy()
+            return Memory(("torch", owner.untyped_storage()._cdata), address, low, high)
+        return Memory(("numpy", id(owner)), address, low, high)
     size = array.element_size()
     address = array.data_ptr()
     low = high = address
@@ -157,6 +158,11 @@ def memory_of(array: Any) -> Memory:
         high = address + (reach + 1) * size
     storage = array.untyped_storage()
     return Memory(("torch", storage._cdata), address, low, high)
+
+
+def _base(owner: Any) -> Any:
+    """What an array or a buffer gets its memory from; `as_strided` puts an object of its own in between."""
+    return owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
 
 
 def view_of(part: Any, whole: Any) -> View | None:

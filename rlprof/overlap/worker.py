@@ -13,6 +13,7 @@ from typing import Any
 from rlprof.errors import UsageError
 from rlprof.overlap.context import CallContext, _current
 from rlprof.taskgraph import Task
+from rlprof.taskgraph.errors import WorkerDownError
 from rlprof.taskgraph.processes import ProcessBackend
 from rlprof.taskgraph.workers import Worker
 
@@ -150,6 +151,8 @@ class LocalWorker:
             raise UsageError(f"worker {self._name} is closed")
         with self._lock:
             done = self._process.worker().execute(0, Task(self._name, payload=payload), inputs)
+        if isinstance(done.error, WorkerDownError):
+            raise WorkerDownError(f"worker {self._name}: {done.error}") from done.error
         if done.error is not None:
             raise done.error
         return done.output.fetch() if hasattr(done.output, "fetch") else done.output
