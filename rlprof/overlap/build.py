@@ -11,7 +11,7 @@ from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.recording import Recording
-from rlprof.overlap.specs import Cell, Key, Mode, StateSpec
+from rlprof.overlap.specs import Cell, Key, Mode, NodeSpec, StateSpec
 from rlprof.overlap.units import Fold, Folded, combined, find_units
 
 
@@ -137,8 +137,47 @@ def _accesses(recording: Recording, views: tuple[Folded, ...]) -> dict[str, tupl
     found: dict[str, tuple[tuple[Cell, Mode], ...]] = {}
     for unit in views[0].units:
         runs = [_run_accesses(view, unit, keys) for view in views]
-        found[unit] = runs[0] if all(run == runs[0] for run in runs) else _widened(runs, keys)
+        seen = runs[0] if all(run == runs[0] for run in runs) else _widened(runs, keys)
+        found[unit] = _with_unseen(recording, views, unit, seen, keys)
     return found
+
+
+def _with_unseen(
+    recording: Recording,
+    views: tuple[Folded, ...],
+    unit: str,
+    seen: tuple[tuple[Cell, Mode], ...],
+    keys: dict[str, dict[Key, None]],
+) -> tuple[tuple[Cell, Mode], ...]:
+    """Add what nodes inside a unit declare, if it does not always make the same calls.
+
+    Whether such a unit refreshes a cell before it reads it is not known either, unless it says so itself.
+    """
+    path = views[0].by_id[unit].node
+    inner = [node for name, node in recording.nodes.items() if name.startswith(path + "/")]
+    called = {call.node for view in views for call in view.inside[unit]}
+    varying = views[0].varying & {path, *(node.path for node in inner)}
+    if not varying and all(node.marked or node.path in called for node in inner):
+        return seen
+    own = {a.state for a in recording.nodes[path].accesses if a.mode == "refresh" and a.key is None}
+    found: dict[Cell, Mode] = {
+        cell: "update" if mode == "refresh" and cell.state not in own else mode for cell, mode in seen
+    }
+    for node in inner:
+        for state, mode in _declared(recording, node):
+            for key in keys.get(state) or (None,):
+                cell = Cell(state, key)
+                if found.get(cell, "read") == "read":
+                    found[cell] = "read" if mode == "read" else "update"
+    return tuple(sorted(found.items(), key=_by_cell))
+
+
+def _declared(recording: Recording, node: NodeSpec) -> list[tuple[str, Mode]]:
+    """State objects that a node declares; all of its component if it declares nothing."""
+    if node.declared:
+        return [(access.state, access.mode) for access in node.accesses]
+    owned = [name for name, s in recording.states.items() if s.component == node.component and not s.memory]
+    return [(name, "update") for name in (f"component:{node.component}", *owned)]
 
 
 def _run_accesses(view: Folded, unit: str, keys: dict[str, dict[Key, None]]) -> tuple[tuple[Cell, Mode], ...]:

@@ -26,6 +26,7 @@ class Fold:
     call: str
     reason: str
     hint: str = _WRAP
+    varies: bool = False  # which calls it makes, or how often, is not always the same
 
 
 class Folded:
@@ -39,6 +40,8 @@ class Folded:
         Which of its runs.
     opaque : mapping of str to str
         Opaque nodes and why.
+    varying : set of str
+        Those of them that do not always make the same calls.
 
     Attributes
     ----------
@@ -52,9 +55,9 @@ class Folded:
         Of each call with an entry that is not inside an opaque one, in order.
     """
 
-    def __init__(self, recording: Recording, run: int, opaque: dict[str, str]) -> None:
+    def __init__(self, recording: Recording, run: int, opaque: dict[str, str], varying: set[str]) -> None:
         nodes = recording.nodes
-        self.run, self.opaque = run, opaque
+        self.run, self.opaque, self.varying = run, opaque, varying
         self.by_id = {call.id: call for call in recording.runs[run]}
         self.region = recording.runs[run][0].id
         self.marked = {c.id for c in recording.runs[run][1:] if nodes[c.node].marked}
@@ -203,8 +206,9 @@ def find_units(recording: Recording) -> tuple[Folded, ...]:
                 f"run {number} of {recording.region} raised", hint="record runs that end well"
             )
     opaque: dict[str, str] = {}
+    varying: set[str] = set()
     while True:
-        views = tuple(Folded(recording, run, opaque) for run in range(len(recording.runs)))
+        views = tuple(Folded(recording, run, opaque, varying) for run in range(len(recording.runs)))
         folds = [*_structure(recording, views)] or [*_values(recording, views)]
         if not folds:
             break
@@ -214,6 +218,8 @@ def find_units(recording: Recording) -> tuple[Folded, ...]:
         if fold.call == views[0].region or node in opaque:
             raise RecordingError(f"{fold.call}: {fold.reason}", hint=fold.hint)
         opaque[node] = fold.reason
+        if fold.varies:
+            varying.add(node)
     if views[0].units == (views[0].region,):
         raise RecordingError(
             f"no node was called inside {recording.region}", hint="wrap the calls that it makes as nodes"
@@ -235,10 +241,11 @@ def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold
             key = (call.node, _iteration(recording, call))
             known, expected = first.setdefault(key, (f"{call_id} of run {view.run}", shape))
             if shape != expected:
-                yield Fold(call_id, f"it makes other calls than {known}: {_difference(expected, shape)}")
+                what = f"it makes other calls than {known}: {_difference(expected, shape)}"
+                yield Fold(call_id, what, varies=True)
             for child in inner:
                 if view.by_id[child].failed:
-                    yield Fold(call_id, f"{child} raised, and its own code went on")
+                    yield Fold(call_id, f"{child} raised, and its own code went on", varies=True)
             yield from _loops(recording, view, call_id)
             yield from _writes(recording, view, call_id)
     for view in views:
@@ -246,7 +253,30 @@ def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold
             call = view.by_id[call_id]
             known, expected = first.get((call.node, _iteration(recording, call)), ("", []))
             if expected and call.node not in view.opaque:
-                yield Fold(call_id, f"it makes other calls than {known}: {_difference(expected, [])}")
+                what = f"it makes other calls than {known}: {_difference(expected, [])}"
+                yield Fold(call_id, what, varies=True)
+    yield from _not_called(recording, views)
+
+
+def _not_called(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
+    """Calls in which nodes are declared that no run called: other runs may."""
+    called = {call.node for view in views for call in view.by_id.values()}
+    missing: dict[str, str] = {}
+    for path, node in recording.nodes.items():
+        above = node.parent
+        while above is not None and recording.nodes[above].marked:
+            above = recording.nodes[above].parent
+        if path not in called and not node.marked and above is not None:
+            missing.setdefault(above, path)
+    for call_id in views[0].children:
+        node_path = views[0].by_id[call_id].node
+        if node_path in missing:
+            yield Fold(
+                call_id,
+                f"{missing[node_path]} is declared inside it and was called in no run: others may call it",
+                "record runs that call it, choose a smaller region, or do not wrap it",
+                varies=True,
+            )
 
 
 def _iteration(recording: Recording, call: Invocation) -> int | None:
@@ -277,12 +307,14 @@ def _loops(recording: Recording, view: Folded, call_id: str) -> Iterator[Fold]:
     for (loop, _), iterations in seen.items():
         count = recording.nodes[loop].count
         if count is None:
-            yield Fold(call_id, f"loop {loop} inside it has no fixed count", "give the loop its count")
+            why = f"loop {loop} inside it has no fixed count"
+            yield Fold(call_id, why, "give the loop its count", varies=True)
         elif count != iterations:
             yield Fold(
                 call_id,
                 f"loop {loop} of count {count} inside it ran {iterations} iterations",
                 "give the loop the count that it has in every call",
+                varies=True,
             )
 
 

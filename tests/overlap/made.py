@@ -39,7 +39,9 @@ class Script:
         parent = self._open[-1][1] if self._open else None
         indices = self._open[-1][2] if self._open else ()
         spec = fields.pop("spec", {})
-        self.nodes.setdefault(path, NodeSpec(path, path.rpartition("/")[0] or None, **spec))
+        self.nodes.setdefault(
+            path, NodeSpec(path, path.rpartition("/")[0] or None, **{"declared": True, **spec})
+        )
         if self.nodes[path].kind == "loop" and self._open:
             indices = (*indices, (path, fields.pop("index")))
         self._open.append((path, call, indices))

@@ -10,7 +10,7 @@ from rlprof.overlap.bindings import Const, Pack, Ref, View
 from rlprof.overlap.build import call_graph
 from rlprof.overlap.callgraph import INITIAL, Access
 from rlprof.overlap.errors import RecordingError
-from rlprof.overlap.specs import Cell, Mode
+from rlprof.overlap.specs import AccessSpec, Cell, Mode
 from rlprof.overlap.versions import left_behind, native_versions, sees_natively
 from tests.overlap.made import External, Script, record, use, value
 
@@ -291,6 +291,23 @@ def test_modes_of_a_unit_are_those_of_the_calls_inside() -> None:
         "E": "read",
         "OWN": "refresh",
     }
+
+
+def test_a_unit_that_does_not_always_make_the_same_calls_refreshes_only_what_it_says() -> None:
+    """Whether the reset inside comes first in every call is not known."""
+
+    def body(s: Script, **fields: object) -> None:
+        with s.node("region"), s.node("unit", **fields):
+            s.call("reset", uses=use("refresh", "ENV"), spec={"accesses": (AccessSpec("ENV", "refresh"),)})
+            for _ in range(1 + s.run):
+                s.call("step", uses=use("update", "ENV"), spec={"accesses": (AccessSpec("ENV", "update"),)})
+
+    def mode(**fields: object) -> str:
+        return call_graph(record(lambda s: body(s, **fields), {"ENV": {}})).calls[0].accesses[0].mode
+
+    assert mode() == "update"
+    said = {"uses": use("refresh", "ENV"), "spec": {"accesses": (AccessSpec("ENV", "refresh"),)}}
+    assert mode(**said) == "refresh"
 
 
 def test_views_are_given_against_what_the_unit_returns() -> None:

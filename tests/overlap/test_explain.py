@@ -58,7 +58,7 @@ def test_undeclared_node() -> None:
     def body(s: Script) -> None:
         with s.node("rollout"):
             for _ in s.loop("epoch", 2):
-                s.call("log", uses=use("update", "component:logger"), spec={"component": "logger"})
+                s.call("log", uses=use("update", "component:logger"), spec={"component": "logger", "declared": False})
 
     graph = graph_of(body)
     for path in ("rollout/epoch", "rollout/epoch/log"):

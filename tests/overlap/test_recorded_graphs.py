@@ -12,6 +12,7 @@ from rlprof.overlap import LoopNode, Program, State, reads, refreshes, updates, 
 from rlprof.overlap.build import call_graph
 from rlprof.overlap.callgraph import INITIAL, CallGraph
 from rlprof.overlap.dependencies import dependencies
+from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.explain import explain
 from rlprof.overlap.loops import loop_independence
 from rlprof.overlap.specs import Cell
@@ -97,7 +98,7 @@ def graph_of_rollout(kind: str) -> CallGraph:
     r.chunk = chunk
     if kind == "reset done":
         wrap(r.sim, "reset", epoch, refreshes(env[lambda call: np.flatnonzero(call.args[0])]))
-    else:
+    elif kind != "no reset":
         wrap(r.sim, "reset", epoch, refreshes(env))
     wrap(r, "policy", chunk, reads(w))
     wrap(r.sim, "step", chunk, updates(env))
@@ -176,25 +177,25 @@ class Glue:
         return self.inner(x)  # type: ignore[attr-defined]
 
 
-def graph_of_glue(name: str) -> CallGraph:
+def graph_of_glue(name: str, *leaves: str) -> CallGraph:
     glue, program = Glue(), Program()
     glue.inner = getattr(glue, name)  # type: ignore[attr-defined]
     region = wrap(glue, "region", program)
     inner = wrap(glue, "inner", region, name="inner")
-    for leaf in ("a", "b", "fill"):
+    for leaf in leaves:
         wrap(glue, leaf, inner, stateless=True)
     run = lambda: [glue.region(np.arange(2.0) + k) for k in range(2)]  # noqa: E731
     return call_graph(program.record(region, runs=2, run=run))
 
 
 def test_code_that_routes_is_left_out() -> None:
-    graph = graph_of_glue("routes")
+    graph = graph_of_glue("routes", "a", "b")
     assert [c.node for c in graph.calls] == ["region/inner/a", "region/inner/b"]
     assert graph.opaque == {}
 
 
 def test_code_that_computes_makes_its_node_one_unit() -> None:
-    graph = graph_of_glue("computes")
+    graph = graph_of_glue("computes", "a", "b")
     assert [c.id for c in graph.calls] == ["region/inner"]
     why = graph.opaque["region/inner"]
     assert "argument 0 of region/inner/b" in why
@@ -202,7 +203,7 @@ def test_code_that_computes_makes_its_node_one_unit() -> None:
 
 
 def test_calls_that_depend_on_data_make_their_node_one_unit() -> None:
-    graph = graph_of_glue("loops")
+    graph = graph_of_glue("loops", "a")
     assert [c.id for c in graph.calls] == ["region/inner"]
     assert "other calls" in graph.opaque["region/inner"]
     assert "one unit" in str(explain(graph, "region/inner"))
@@ -210,7 +211,7 @@ def test_calls_that_depend_on_data_make_their_node_one_unit() -> None:
 
 def test_a_buffer_that_is_written_again_is_state() -> None:
     """b has read the buffer before it is filled again."""
-    graph = graph_of_glue("in_place")
+    graph = graph_of_glue("in_place", "a", "b", "fill")
     assert [c.node.rpartition("/")[2] for c in graph.calls] == ["fill", "b", "a", "fill", "b"]
     (cell,) = {a.cell for c in graph.calls for a in c.accesses}
     assert graph.states[cell.state].memory
@@ -218,3 +219,56 @@ def test_a_buffer_that_is_written_again_is_state() -> None:
     assert [a.sees for c in (one, two) for a in c.accesses] == [first.id, second.id]
     assert first.accesses[0].sees in (None, INITIAL)
     assert (one.id, second.id, "storage") in {(d.source, d.target, d.kind) for d in dependencies(graph)}
+
+
+class Branches:
+    """Calls a node only for large numbers: in no recorded run."""
+
+    def __init__(self) -> None:
+        self.weights = np.ones(2)
+
+    def use(self, x: Array) -> Array:
+        return x * self.weights
+
+    def train(self) -> None:
+        self.weights += 1
+
+    def maybe(self, x: Array) -> Array:
+        return self.use(x) if x[0] > 100 else x + 1
+
+    def region(self, x: Array) -> Array:
+        self.train()
+        return self.maybe(x)
+
+
+def test_a_node_that_no_run_called_may_still_be_called() -> None:
+    """What it declares counts for the call around it."""
+    b, program = Branches(), Program()
+    w = State("W", b.weights)
+    region = wrap(b, "region", program)
+    maybe = wrap(b, "maybe", region, stateless=True)
+    wrap(b, "train", region, updates(w))
+    wrap(b, "use", maybe, reads(w))
+
+    def run() -> None:
+        b.region(np.zeros(2))
+        b.region(np.ones(2))
+
+    graph = call_graph(program.record(region, runs=2, run=run))
+    (access,) = graph.by_id["region/maybe"].accesses
+    assert (access.cell, access.mode, access.sees) == (Cell("W"), "read", "region/train")
+
+
+def test_a_region_that_may_call_what_no_run_called_is_refused() -> None:
+    b, program = Branches(), Program()
+    region = wrap(b, "region", program)
+    wrap(b, "maybe", region, stateless=True)
+    wrap(b, "train", region)
+    wrap(b, "use", region)
+
+    def run() -> None:
+        b.region(np.zeros(2))
+        b.region(np.ones(2))
+
+    with pytest.raises(RecordingError, match="region/use is declared inside it and was called in no run"):
+        call_graph(program.record(region, runs=2, run=run))
