@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlprof.overlap.checked import check_declarations
 from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.draws import Draws
 from rlprof.overlap.node import ExecutionNode, LoopNode
@@ -23,6 +24,7 @@ __all__ = [
     "Recording",
     "State",
     "at_call",
+    "check_declarations",
     "current",
     "reads",
     "refreshes",

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -20,6 +20,9 @@ from rlprof.overlap.bindings import Binding, Pack, to_document
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
+
+if TYPE_CHECKING:
+    from rlprof.overlap.explain import Explanation
 
 #: The version of a cell that the region finds when it starts.
 INITIAL = ""
@@ -188,6 +191,18 @@ class CallGraph:
     def below(self, path: str) -> tuple[Call, ...]:
         """Calls of a node and of all its descendants, in order."""
         return tuple(c for c in self.calls if c.node == path or c.node.startswith(path + "/"))
+
+    def explain(self, path: str) -> Explanation:
+        """Say in words why a loop is free or dependent, or what a node or call waits for.
+
+        Parameters
+        ----------
+        path : str
+            Path of a node, or id of a call; see `rlprof.overlap.explain.explain`.
+        """
+        from rlprof.overlap.explain import explain
+
+        return explain(self, path)
 
     def changed(self, note: str, **changes: Any) -> CallGraph:
         """Return a copy with fields replaced and a line of history added."""

@@ -13,7 +13,7 @@ from tests.overlap.test_loops import STATES, graph_of, rollout, training
 
 
 def test_free_loop() -> None:
-    text = str(explain(graph_of(rollout), "rollout/epoch"))
+    text = str(graph_of(rollout).explain("rollout/epoch"))
     assert text.splitlines() == [
         "rollout/epoch: free",
         "  reset refreshes ENV before its first use in each iteration",
