@@ -9,10 +9,11 @@ from statistics import median
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, substitute
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.folding import find_units
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import Cell, Key, Mode, NodeSpec, StateSpec
-from rlprof.overlap.units import Fold, Folded, combined, find_units
+from rlprof.overlap.units import Fold, Folded, combined
 
 
 def call_graph(recording: Recording) -> CallGraph:
