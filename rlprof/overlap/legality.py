@@ -209,7 +209,8 @@ def _values(native: Call, call: Call, graph: CallGraph) -> list[Refusal]:
             what = "does not use" if b is None else "uses"
             found.append(Refusal("L2", f"{call.id} {what} {cell}, other than natively", (call.id,), cell))
         elif a.mode != b.mode:
-            found.append(Refusal("L2", f"{call.id} {b.mode}s {cell}, natively {a.mode}s", (call.id,), cell))
+            reason = f"{call.id} uses {cell} by {b.mode}, natively by {a.mode}"
+            found.append(Refusal("L2", reason, (call.id,), cell))
         elif a.sees != b.sees:
             reason = f"{call.id} sees {cell} as {_version(b.sees)} left it, natively {_version(a.sees)}"
             found.append(Refusal("L2", reason, (call.id,), cell))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -306,7 +307,7 @@ def allowed_order(graph: CallGraph, seed: int | None) -> list[str]:
     for d in dependencies(graph):
         before[d.target].add(d.source)
     for stream in graph.streams:
-        for a, b in zip(stream, stream[1:], strict=False):
+        for a, b in pairwise(stream):
             before[b].add(a)
     for a, b in graph.order_edges:
         before[b].add(a)
@@ -349,7 +350,7 @@ def same(a: Run, b: Run) -> bool:
 def rollout(
     *, batch: int = 4, epochs: int = 2, chunks: int = 3, copies: int = 1, whole: tuple[Node, ...] = ()
 ) -> CallGraph:
-    """Epochs of reset and a loop of policy and simulator, then advantages; `whole`: more nodes in the loop."""
+    """Epochs of reset and a loop of policy and simulator, then advantages; `whole`: more in the loop."""
     policy = Node("policy", "policy", ("obs",), {"W": "read"}, duration_s=2.0)
     step = Node("step", "simulator", ("policy",), {"ENV": "update"}, duration_s=2.0, out="obs")
     return graph_of(

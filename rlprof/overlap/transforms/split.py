@@ -227,11 +227,17 @@ def split_temporal(graph: CallGraph, loop: str, groups: int = 2) -> CallGraph:
     executions = _undivided(graph, loop)
     answer = loop_independence(graph, loop)
     if not answer.free:
-        why = answer.reason or str(answer.flows[0])
+        flow = next((f for f in answer.flows if f.cells), answer.flows[0] if answer.flows else None)
+        why = answer.reason
+        named: tuple[str, ...] = (loop,)
+        if flow is not None:
+            more = f" and {len(flow.cells) - 2} more" if len(flow.cells) > 2 else ""
+            what = ", ".join(str(cell) for cell in flow.cells[:2]) + more or "an output"
+            why, named = f"{flow.target} takes {what} of {flow.source}", (flow.source, flow.target)
         raise IllegalTransformationError(
             f"loop {loop} is dependent: {why}",
             rule=RULE,
-            calls=(answer.flows[0].source, answer.flows[0].target) if answer.flows else (loop,),
+            calls=named,
             hint="a dependent loop can be cut into segments that run one after another",
         )
     group = _iteration_groups(loop, executions, groups, None)

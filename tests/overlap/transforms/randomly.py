@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.bindings import Binding, Gather, Pack, Ref, Slice
+from rlprof.overlap.callgraph import INITIAL, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.transforms import interleave, merge, rewire, split_chained, split_spatial, split_temporal
 from tests.overlap.graphs import Block, Loop, Node, graph_of, state
@@ -128,3 +130,54 @@ def sequence(draw: random.Random, graph: CallGraph, length: int) -> tuple[CallGr
         except IllegalTransformationError as error:
             refused.append(str(error))
     return graph, refused
+
+
+def spoil(draw: random.Random, graph: CallGraph) -> CallGraph:
+    """Change something by hand, mostly for the worse."""
+    call = draw.choice(graph.calls)
+    kind = draw.randrange(6)
+    if kind == 0:  # another input
+        return _with(graph, replace(call, arguments=_rebound(draw, graph, call.arguments)))
+    if kind == 1 and call.accesses:  # another version, copy or mode
+        access = draw.choice(call.accesses)
+        sees = draw.choice((INITIAL, None, *(c.origin for c in graph.calls)))
+        other = draw.choice(
+            (access._replace(sees=sees), access._replace(copy=1), access._replace(mode="refresh", sees=None))
+        )
+        return _with(graph, replace(call, accesses=tuple(other if a == access else a for a in call.accesses)))
+    if kind == 2 and call.samples:  # other samples
+        samples = tuple(draw.sample(range(call.batch_size or 1), len(call.samples)))
+        return _with(graph, replace(call, samples=samples))
+    if kind == 3:  # another order
+        stream = draw.randrange(len(graph.streams))
+        names = list(graph.streams[stream])
+        a, b = draw.randrange(len(names)), draw.randrange(len(names))
+        names[a], names[b] = names[b], names[a]
+        return replace(graph, streams=(*graph.streams[:stream], tuple(names), *graph.streams[stream + 1 :]))
+    if kind == 4:  # no order
+        return replace(graph, streams=tuple((c.id,) for c in graph.calls), order_edges=())
+    return replace(graph, output=_rebound(draw, graph, graph.output))
+
+
+def _with(graph: CallGraph, call: object) -> CallGraph:
+    return replace(graph, calls=tuple(call if c.id == call.id else c for c in graph.calls))  # type: ignore
+
+
+def _rebound(draw: random.Random, graph: CallGraph, binding: Binding) -> Binding:
+    """Change one thing in a binding: whom it names, which samples, in which order."""
+    if isinstance(binding, Pack):
+        if not binding.items:
+            return binding
+        at = draw.randrange(len(binding.items))
+        items = list(binding.items)
+        items[at] = _rebound(draw, graph, items[at])
+        return replace(binding, items=tuple(items))
+    if isinstance(binding, Ref):
+        return replace(binding, call=draw.choice(graph.calls).id)
+    if isinstance(binding, Slice):
+        return replace(binding, samples=tuple(draw.sample(binding.samples, len(binding.samples))))
+    if isinstance(binding, Gather):
+        if draw.random() < 0.5:
+            return replace(binding, parts=tuple(reversed(binding.parts)))
+        return replace(binding, samples=tuple(reversed(binding.samples)))
+    return binding
