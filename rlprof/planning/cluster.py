@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -122,6 +122,17 @@ class Hardware:
     def link(self, kind: Literal["collective", "p2p"], tier: Tier) -> LinkRate:
         """Return alpha and beta of collectives or of point-to-point transfers; errors as `value`."""
         return LinkRate(self.value(f"{kind}.{tier}.alpha_s"), 1.0 / self.value(f"{kind}.{tier}.bandwidth"))
+
+    def with_value(self, name: str, value: float, source: str) -> Hardware:
+        """Return the same hardware with one constant replaced by a nominal one, for what-if questions.
+
+        Raises
+        ------
+        HardwareError
+            If there is no such constant, or the value cannot be.
+        """
+        constant = Constant(value, unit_of(name) or "", source=source)
+        return replace(self, constants={**self.constants, name: constant})
 
     @cached_property
     def nominal(self) -> tuple[str, ...]:

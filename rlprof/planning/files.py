@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
-from rlprof.errors import OutputError, UnreadableError
+from rlprof.errors import UnreadableError
 from rlprof.planning.errors import PlanningError
+from rlprof.trace.output import atomic_path
 
 
 def read_text(path: str | Path, not_text: type[PlanningError]) -> str:
@@ -28,27 +27,13 @@ def read_text(path: str | Path, not_text: type[PlanningError]) -> str:
         raise not_text(f"{path}: not a text file (byte {error.start} is no UTF-8)") from error
 
 
-def write_text(text: str, path: str | Path) -> None:
+def write_text(text: str, path: str | Path, *, force: bool = True) -> None:
     """Write a file whole, in place of what is there, or leave that as it is.
 
     Raises
     ------
     OutputError
-        If it cannot be written.
+        If it cannot be written, or is there and `force` is not set.
     """
-    target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise OutputError(error.strerror or str(error), where=path, hint="write to another place") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(target)
-    except OSError as error:
-        raise OutputError(error.strerror or str(error), where=path, hint="write to another place") from error
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with atomic_path(Path(path), force=force) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")

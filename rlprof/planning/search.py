@@ -338,8 +338,8 @@ def infeasible(spaces: Sequence[Space], found: Found) -> InfeasibleError:
     usable = space.problem.cluster.usable_bytes
     lacking = math.ceil(worst.peak_bytes - usable)
     return InfeasibleError(
-        f"no feasible plan was found: in the best infeasible one GPU {gpu} needs {worst.peak_bytes:,.0f} bytes"
-        f" of {usable:,.0f} usable ones: {lacking:,} bytes are lacking",
+        f"no feasible plan was found: in the best infeasible one GPU {gpu} needs"
+        f" {worst.peak_bytes:,.0f} bytes of {usable:,.0f} usable ones: {lacking:,} bytes are lacking",
         gpu=gpu,
         lacking_bytes=lacking,
         hint="use more GPUs, a longer budget, or fewer or shorter sequences",
