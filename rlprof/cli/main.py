@@ -16,6 +16,7 @@ from rlprof.cli.capture import capture
 from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
+from rlprof.cli.plan import app as plan
 from rlprof.errors import RlprofError
 from rlprof.text import clean
 
@@ -35,6 +36,7 @@ app.command()(analyze)
 app.command()(capture)
 app.command()(doctor)
 app.command()(export)
+app.add_typer(plan, name="plan")
 
 
 def _version(wanted: bool) -> None:
