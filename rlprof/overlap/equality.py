@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import describe, flatten, is_array, same_bits
+from rlprof.overlap.values import describe, flatten, is_array, same_bits, take_apart
 
 
 def equal_bits(a: Any, b: Any) -> bool:
@@ -18,14 +18,11 @@ def equal_bits(a: Any, b: Any) -> bool:
 
     Leaves that are neither arrays nor numbers must be one object, or equal.
     """
-    mine, theirs = list(flatten(a)), list(flatten(b))
-    return (
-        type(a) is type(b)
-        and len(mine) == len(theirs)
-        and all(
-            path == other_path and _same_leaf(x, y)
-            for (path, x), (other_path, y) in zip(mine, theirs, strict=True)
-        )
+    mine, theirs = take_apart(a), take_apart(b)
+    if mine is None or theirs is None:
+        return mine is theirs and _same_leaf(a, b)
+    return (mine.kind, mine.keys) == (theirs.kind, theirs.keys) and all(
+        equal_bits(x, y) for x, y in zip(mine.items, theirs.items, strict=True)
     )
 
 
@@ -80,7 +77,7 @@ def distance(a: Any, b: Any, *, rtol: float, atol: float) -> Distance:
     if equal_bits(a, b):
         return Distance(0.0, 0.0, True, True)
     mine, theirs = list(flatten(a)), list(flatten(b))
-    if [p for p, _ in mine] != [p for p, _ in theirs]:
+    if [p for p, _ in mine] != [p for p, _ in theirs] or type(a) is not type(b):
         return Distance(math.inf, math.inf, False, False, "another structure")
     worst = Distance(0.0, 0.0, True, False)
     for (path, x), (_, y) in zip(mine, theirs, strict=True):
