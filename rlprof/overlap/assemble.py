@@ -335,7 +335,7 @@ def assemble(
     nodes, states : mapping
         As in `Recording`.
     owners : mapping of (str, int) to str
-        State objects by the memory that they hold (`Memory.key`).
+        State objects by the memory that they hold (`memory_key`).
     form : Form, optional
         Of the region's arguments.
 

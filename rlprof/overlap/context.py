@@ -7,9 +7,10 @@ sets it (`at_call`), so that a call sees the same context wherever it runs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,49 +34,56 @@ class CallContext:
 
     Attributes
     ----------
-    samples : tuple of int or None
-        Positions of its samples in the native batch, for a part of a split call; None: all of them.
     draws : int
         Random draws made so far in this call.
+    args, kwargs : tuple, mapping
+        Its arguments, while somebody looks.
     """
 
-    __slots__ = (
-        "_counts", "_label", "args", "draws", "is_loop", "kwargs", "node", "parent", "pending", "position",
-        "record", "run", "samples",
-    )  # fmt: skip
+    # class attributes, so that making a context sets nothing else
+    draws = 0
+    run: RunTrace | None = None
+    record: Any = None
+    pending: Any = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    _label: str | None = None
+    _counts: dict[str, itertools.count[int]] | None = None
+    _samples: tuple[int, ...] | None = None
 
     def __init__(self, node: str, parent: CallContext | None, position: int, is_loop: bool) -> None:
         self.node = node
         self.parent = parent
         self.position = position
         self.is_loop = is_loop
-        self.samples: tuple[int, ...] | None = None if parent is None else parent.samples
-        self.draws = 0
-        self.run: RunTrace | None = None if parent is None else parent.run
-        self.record: Any = None
-        self.pending: Any = None
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self._label: str | None = None
-        self._counts: dict[str, itertools.count[int]] | None = None
 
     def __repr__(self) -> str:
         return f"<call {self.label}>"
 
-    def next_position(self, node: str) -> int:
-        """Return the position of the next call of child `node` in this call, and count it."""
+    def counter(self, node: str) -> itertools.count[int]:
+        """Return what counts the calls of child `node` in this call; ``next`` gives a call's position."""
         counts = self._counts
         if counts is None:
             counts = self._counts = {}
         counter = counts.get(node)
         if counter is None:  # one step each, so that two threads never get one number
             counter = counts.setdefault(node, itertools.count())
-        return next(counter)
+        return counter
 
     def calls_of(self, node: str) -> int:
         """Return how many calls of child `node` this call has made."""
         counter = (self._counts or {}).get(node)
         return 0 if counter is None else int(repr(counter)[6:-1])
+
+    @property
+    def samples(self) -> tuple[int, ...] | None:
+        """Positions of its samples in the native batch, for a part of a split call; None: all of them."""
+        context: CallContext | None = self
+        while context is not None:
+            if context._samples is not None:
+                return context._samples
+            context = context.parent
+        return None
 
     @property
     def step(self) -> str:
@@ -134,9 +142,7 @@ def call_context(region: CallContext, call: Call) -> CallContext:
     made = CallContext(call.node, region, 0, False)
     inside = call.origin.partition("/")[2]
     made.label = f"{region.label}/{inside}" if inside else region.label
-    made.run = None
-    if call.samples is not None:
-        made.samples = call.samples
+    made._samples = call.samples
     if call.indices:
         # the innermost loop is the position of an enclosing context that only carries indices
         outer = region

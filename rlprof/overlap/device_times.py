@@ -29,6 +29,11 @@ class DeviceTimes:
             for device in range(self._cuda.device_count()):
                 self._origin(device)
 
+    @property
+    def present(self) -> bool:
+        """Whether there is a device to look at."""
+        return self._cuda is not None
+
     def _origin(self, device: int) -> None:
         """An event at a known host time."""
         with self._cuda.device(device):
@@ -41,17 +46,13 @@ class DeviceTimes:
         self._origins[device] = (event, (began + ended) // 2)
 
     def mark(self) -> Any:
-        """Return what `returned` needs: an event before the call; None without CUDA."""
-        if self._cuda is None:
-            return None
+        """Return what `returned` needs: an event before the call."""
         event = self._cuda.Event(enable_timing=True)
         event.record()
         return (self._cuda.current_device(), event, None)
 
     def returned(self, record: CallRecord) -> None:
         """Record an event after a call."""
-        if record.device is None:
-            return
         device, before, _ = record.device
         event = self._cuda.Event(enable_timing=True)
         event.record(self._cuda.current_stream(device))

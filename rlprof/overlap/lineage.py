@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlprof.overlap.bindings import Path, View
 from rlprof.overlap.specs import Key
-from rlprof.overlap.values import DEEPEST, Memory, is_array, memory_of, stamp, take_apart, view_of
+from rlprof.overlap.values import DEEPEST, MemoryKey, is_array, memory_key, stamp, take_apart, view_of
 
 if TYPE_CHECKING:
     from rlprof.overlap.trace import CallRecord
@@ -33,7 +33,7 @@ class MemoryTrack:
     Parameters
     ----------
     key : tuple of (str, int)
-        As in `Memory`.
+        As of `memory_key`.
     """
 
     __slots__ = ("creator", "key", "uses", "wholes", "writers", "written_at")
@@ -162,8 +162,8 @@ class Lineage:
 
     def _array(self, value: Any) -> Known:
         """Make an unknown array known, as a view of a known one if it is."""
-        place = memory_of(value)
-        track = self._memories.get(place.key)
+        key = memory_key(value)
+        track = self._memories.get(key)
         made = None
         if track is not None:
             for whole in reversed(track.wholes):
@@ -174,14 +174,14 @@ class Lineage:
                     break
         if made is None:
             made = Known(value, None)
-        self._place(made, place)
+        self._place(made, key)
         self._table[id(value)] = made
         return made
 
-    def _place(self, known: Known, place: Memory) -> None:
-        track = self._memories.get(place.key)
+    def _place(self, known: Known, key: MemoryKey) -> None:
+        track = self._memories.get(key)
         if track is None:
-            track = self._memories[place.key] = MemoryTrack(place.key)
+            track = self._memories[key] = MemoryTrack(key)
         if known.view is None and (known.record is not None or known.external):
             track.wholes.append(known)
         known.memory = track
@@ -256,8 +256,8 @@ class Lineage:
 
     def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
         """An array that a call returned, or that came with the region's arguments."""
-        place = memory_of(made.obj)
-        track = self._memories.get(place.key)
+        key = memory_key(made.obj)
+        track = self._memories.get(key)
         before = known or (track.wholes[-1] if track is not None and track.wholes else None)
         if self._writes:
             made.stamp, made.stamped_at = stamp(made.obj), event
@@ -266,7 +266,7 @@ class Lineage:
                 if before.stamp is not None and again != before.stamp and track.written_at < event:
                     track.write(made.record, event)
                 before.stamp, before.stamped_at = again, event
-        self._place(made, place)
+        self._place(made, key)
         assert made.memory is not None
         if track is None:
             made.memory.creator = made.record

@@ -62,14 +62,10 @@ class Iterations:
 
     def _enter(self) -> None:
         node = self._node
-        found = parent = _current.get()
-        if (parent.node if parent is not None else None) != node._parent_path:
-            parent = node._find_parent(parent)
-        position = next(node._outside) if parent is None else parent.next_position(node.path)
-        context = CallContext(node.path, parent, position, True)
+        found = _current.get()
+        context = node._enter()
         if not node._quiet or context.run is not None or _recorder.current is not None:
             self._observation = start(node, context, (), {})
-        node._open.add(context)
         self._context, self._before = context, found
         _current.set(context)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -278,13 +278,22 @@ class ExecutionNode:
         """Run the node, through its replacement if one is installed."""
         if self._is_async:
             return self._call_async(args, kwargs)
+        # what `_enter` does, without a call
         parent = _current.get()
         path = self._parent_path
-        if (parent.node if parent is not None else None) != path:
+        if path is None or parent is None or parent.node != path:
             parent = self._find_parent(parent)
-        position = next(self._outside) if parent is None else parent.next_position(self.path)
-        context = CallContext(self.path, parent, position, self.is_loop)
-        self._open.add(context)
+        if parent is None:
+            context = CallContext(self.path, None, next(self._outside), self.is_loop)
+        else:
+            counts = parent._counts
+            if counts is None or (counter := counts.get(self.path)) is None:
+                counter = parent.counter(self.path)
+            context = CallContext(self.path, parent, next(counter), self.is_loop)
+            if parent.run is not None:
+                context.run = parent.run
+        if self.children:
+            self._open.add(context)
         token = _current.set(context)
         try:
             if self._quiet and context.run is None and _recorder.current is None:
@@ -293,20 +302,31 @@ class ExecutionNode:
                 result = observed(self, context, args, kwargs)
         finally:
             _current.reset(token)
-            self._open.discard(context)
+            if self.children:
+                self._open.discard(context)
         if type(result) is CoroutineType:
             return self._resume(context, result)
         return result
 
-    async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _enter(self) -> CallContext:
+        """Make the context of a call that starts here."""
         parent = _current.get()
-        if (parent.node if parent is not None else None) != self._parent_path:
+        if self._parent_path is None or parent is None or parent.node != self._parent_path:
             parent = self._find_parent(parent)
-        position = next(self._outside) if parent is None else parent.next_position(self.path)
+        position = next(self._outside if parent is None else parent.counter(self.path))
         context = CallContext(self.path, parent, position, self.is_loop)
+        if parent is not None and parent.run is not None:
+            context.run = parent.run
         self._open.add(context)
+        return context
+
+    async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        context = self._enter()
         token = _current.set(context)
         try:
+            if self._quiet and context.run is None and _recorder.current is None:
+                result = self._target(*args, **kwargs)
+                return await result if isinstance(result, Awaitable) else result
             return await observed_coroutine(self, context, args, kwargs)
         finally:
             _current.reset(token)
@@ -331,8 +351,11 @@ class ExecutionNode:
             While the region is recorded, if the call is not where its declaration says.
         """
         recording = current is not None and current.run is not None
+        if self.parent is None and current is None:
+            return None
         if current is None:  # another thread than its parent's
-            calls = () if self.parent is None else tuple(self.parent._open)
+            assert self.parent is not None
+            calls = tuple(self.parent._open)
             if len(calls) == 1:
                 return calls[0]
             if len(calls) > 1 and any(call.run is not None for call in calls):

@@ -37,17 +37,21 @@ def start(
     """Hooks before, the range of a capture, the record of the call, in this order."""
     program = node.program
     context.args, context.kwargs = args, kwargs
-    for hook in program.hooks_before(node):
-        hook(context, args, kwargs)
+    if program.has_hooks:
+        for hook in program.hooks_before(node):
+            hook(context, args, kwargs)
     observation = Observation()
-    if context.run is None:
-        context.run = program.new_run(node, context)
+    run = context.run
+    if run is None:
+        run = program.new_run(node, context)
+        if run is not None:
+            context.run = run
     if _recorder.current is not None:
         observation.range = annotate(node.name).__enter__()
-    if context.run is not None:
-        record = context.run.open(node, context, args, kwargs)
-        observation.record = record
-        record.device = context.run.devices.mark()
+    if run is not None:
+        observation.record = record = run.open(node, context, args, kwargs)
+        if run.devices.present:
+            record.device = run.devices.mark()
         record.start_ns = _now_ns()
     return observation
 
@@ -60,16 +64,18 @@ def end_call(
     error: BaseException | None,
 ) -> None:
     """The reverse of `start`; hooks after see the result, or the error."""
-    record = observation.record
-    if record is not None and context.run is not None:
+    record, run = observation.record, context.run
+    if record is not None and run is not None:
         record.return_ns = _now_ns()
-        context.run.devices.returned(record)
-        context.run.close(record, result, error is not None)
+        if record.device is not None:
+            run.devices.returned(record)
+        run.close(record, result, error is not None)
     if observation.range is not None:
         observation.range.__exit__(None, None, None)
-    for hook in node.program.hooks_after(node):
-        hook(context, result, error)
-    if record is not None and context.run is not None:
+    if node.program.has_hooks:
+        for hook in node.program.hooks_after(node):
+            hook(context, result, error)
+    if record is not None and (record.parent is None or node.children):
         node.program.ended(node, context, error)
 
 

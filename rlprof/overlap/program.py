@@ -40,6 +40,8 @@ class Program:
         self.nodes: dict[str, ExecutionNode] = {}
         self.states: dict[str, State] = {}
         self.table: dict[str, Replacement] = {}
+        #: Somebody wants to be called around calls.
+        self.has_hooks = False
         self._hooks: list[tuple[str | None, Before | None, After | None]] = []
         self._recorder: Recorder | None = None
         self._recordings: dict[str, Recording] = {}
@@ -204,6 +206,7 @@ class Program:
 
     def refresh(self) -> None:
         """Let nodes know whether somebody looks, and what runs in their place."""
+        self.has_hooks = bool(self._hooks)
         recorded = None if self._recorder is None else self._recorder.region
         for path, node in self.nodes.items():
             node._quiet = not self._hooks and node is not recorded

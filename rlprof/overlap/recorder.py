@@ -13,7 +13,7 @@ from rlprof.overlap.forms import common
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.remote import watching_fetches
 from rlprof.overlap.trace import RunTrace, Watch
-from rlprof.overlap.values import is_array, memory_of, take_apart
+from rlprof.overlap.values import is_array, memory_key, take_apart
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -50,6 +50,7 @@ class Recorder:
         self._owners: dict[tuple[str, int], str] = {}
         self._kept: list[Any] = []
         self._recording: Recording | None = None
+        self._dropped = False
         self._lock = threading.Lock()
 
     @property
@@ -71,6 +72,10 @@ class Recorder:
         self._fetches.__enter__()
         return self
 
+    def drop(self) -> None:
+        """Make no recording of what was recorded: the block ends without one."""
+        self._dropped = True
+
     def _fetched(self, reference: Any, value: Any, error: BaseException | None) -> None:
         if self._runs and not self._runs[-1].ended:
             self._runs[-1].fetched(reference, value, error)
@@ -80,7 +85,7 @@ class Recorder:
     ) -> None:
         self._fetches.__exit__(None, None, None)
         self._program.stop_recording()
-        if error is not None:
+        if error is not None or self._dropped:
             return
         ended = [run for run in self._runs if run.ended]
         if len(ended) < self._wanted:
@@ -119,7 +124,7 @@ class Recorder:
                 )
             for name, state in self._program.states.items():
                 for array in _arrays(state.obj):
-                    self._owners[memory_of(array).key] = name
+                    self._owners[memory_key(array)] = name
                     self._kept.append(array)
             run = RunTrace(self._program, self._watch, self._writes)
             self._runs.append(run)

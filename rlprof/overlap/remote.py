@@ -85,14 +85,14 @@ def callable_of(native: Any, node: str) -> Callable[..., Any]:
 
 
 def owner_of(native: Any) -> Any:
-    """Return the object that a method is bound to: of a Ray method its actor's handle; None for a function."""
+    """Return the object that a method is bound to, of a Ray method its actor's handle; else None."""
     if _is_rays(native):
         return getattr(native, "_actor", None)
     return getattr(native, "__self__", None)
 
 
 def class_name(owner: Any) -> str:
-    """Return what a component is called by default: the class of its object, of an actor the class it runs."""
+    """Return what a component is called by default: the class of its object, or that an actor runs."""
     if isinstance(owner, type):
         return owner.__name__
     given = getattr(owner, "rlprof_component", None) if not _is_rays(owner) else None

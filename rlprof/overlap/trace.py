@@ -17,8 +17,8 @@ from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
 from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
-from rlprof.overlap.uses import batch_size, uses
-from rlprof.overlap.values import at_path, is_array, stamp
+from rlprof.overlap.uses import batch_size, fixed_uses, uses
+from rlprof.overlap.values import at_path, is_array, stamp, torch_module
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -116,6 +116,8 @@ class RunTrace:
         self._watched: list[Known] = []
         self._writes = writes
         self._event = 0
+        self._fixed = {path: fixed_uses(node) for path, node in program.nodes.items()}
+        self._torch = torch_module() is not None
         self._lock = threading.RLock()
         self._references: dict[Any, CallRecord] = {}
         self._pending: dict[int, tuple[Any, CallRecord, Done]] = {}
@@ -145,9 +147,12 @@ class RunTrace:
                 record.kwargs = {name: resolve(value, arrays) for name, value in kwargs.items()}
             if arrays:
                 self._stamp_arguments(record, arrays)
-            record.batch_size = batch_size(node, args, kwargs)
-            record.modes = current_modes()
-            record.accesses = uses(node, context, args, kwargs, record.batch_size)
+            if node.batch is not None:
+                record.batch_size = batch_size(node, args, kwargs)
+            if self._torch:
+                record.modes = current_modes()
+            fixed = self._fixed.get(node.path)
+            record.accesses = uses(node, context, args, kwargs, record.batch_size) if fixed is None else fixed
         return record
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

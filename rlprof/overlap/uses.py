@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import WrapError
 from rlprof.overlap.specs import Cell, Mode
@@ -30,6 +32,15 @@ def batch_size(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any
     batch = node.batch
     if batch is None:
         return None
+    if (  # the usual case, without looking further
+        args
+        and type(args[0]) is np.ndarray
+        and args[0].ndim > batch.axis
+        and batch.parameters is None
+        and not batch.sequences
+        and node.parameters[:1] != (batch.samples,)
+    ):
+        return int(args[0].shape[batch.axis])
     for parameter, value in _named(node, args, kwargs):
         if parameter == batch.samples:
             continue
@@ -59,7 +70,7 @@ def uses(
     Parameters
     ----------
     node : ExecutionNode
-        Its declaration counts; a node that declares nothing updates all of its component.
+        One whose uses are not fixed.
     context : CallContext
         Given to functions that compute a partition.
     args, kwargs : tuple, dict
@@ -72,16 +83,27 @@ def uses(
     WrapError
         If a computed partition does not exist, or the number of samples is not that of a state by sample.
     """
-    if node.is_marked or node.is_stateless:
-        return ()
-    if not node.accesses:
-        return _everything(node)
     found: dict[Cell, Mode] = {}
     for access in node.accesses:
         state = node.program.states[access.name]
         for cell in _cells(node, access, state, context, args, kwargs, size):
             found[cell] = access.mode if found.get(cell, access.mode) == access.mode else "update"
     return tuple(found.items())
+
+
+def fixed_uses(node: ExecutionNode) -> Uses | None:
+    """Cells that every call of a node uses; None if they depend on the call.
+
+    A node that declares nothing updates all of its component.
+    """
+    if node.is_marked or node.is_stateless:
+        return ()
+    if not node.accesses:
+        return _everything(node)
+    states = node.program.states
+    if any(a.key_function is not None or states[a.name].by_sample for a in node.accesses):
+        return None
+    return uses(node, CallContext(node.path, None, 0, False), (), {}, None)
 
 
 def _everything(node: ExecutionNode) -> Uses:

@@ -120,44 +120,20 @@ def is_array(value: Any) -> bool:
     return is_tensor(value) and bool(value.layout is sys.modules["torch"].strided)
 
 
-class Memory(NamedTuple):
-    """The memory that an array lies in.
-
-    Parameters
-    ----------
-    key : tuple of (str, int)
-        Tells the memory of living arrays apart.
-    address : int
-        Of its first element, in bytes.
-    low, high : int
-        First byte, and the one after the last, that its elements touch.
-    """
-
-    key: tuple[str, int]
-    address: int
-    low: int
-    high: int
+#: Tells the memory of living arrays apart; arrays that share memory have one key.
+MemoryKey = tuple[str, int]
 
 
-def memory_of(array: Any) -> Memory:
-    """Return where an array lies; arrays that share memory have one key."""
+def memory_key(array: Any) -> MemoryKey:
+    """Return what tells the memory that an array lies in from all other."""
     if isinstance(array, np.ndarray):
         owner: Any = array
         while (base := _base(owner)) is not None:
             owner = base
-        address = array.__array_interface__["data"][0]
-        low, high = np.lib.array_utils.byte_bounds(array)
-        if is_tensor(owner):  # of Tensor.numpy()
-            return Memory(("torch", owner.untyped_storage()._cdata), address, low, high)
-        return Memory(("numpy", id(owner)), address, low, high)
-    size = array.element_size()
-    address = array.data_ptr()
-    low = high = address
-    if array.numel():
-        reach = sum((n - 1) * s for n, s in zip(array.shape, array.stride(), strict=True))
-        high = address + (reach + 1) * size
-    storage = array.untyped_storage()
-    return Memory(("torch", storage._cdata), address, low, high)
+        if owner is array or not is_tensor(owner):
+            return ("numpy", id(owner))
+        array = owner  # of Tensor.numpy()
+    return ("torch", array.untyped_storage()._cdata)
 
 
 def _base(owner: Any) -> Any:
@@ -165,10 +141,42 @@ def _base(owner: Any) -> Any:
     return owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
 
 
+class Extent(NamedTuple):
+    """Where an array lies.
+
+    Parameters
+    ----------
+    address : int
+        Of its first element, in bytes.
+    low, high : int
+        First byte, and the one after the last, that its elements touch.
+    """
+
+    address: int
+    low: int
+    high: int
+
+
+def extent_of(array: Any) -> Extent:
+    """Return where an array lies."""
+    if isinstance(array, np.ndarray):
+        address, size, strides = array.ctypes.data, array.itemsize, array.strides
+    else:
+        address, size = array.data_ptr(), array.element_size()
+        strides = tuple(s * size for s in array.stride())
+    if 0 in array.shape:
+        return Extent(address, address, address)
+    reach = [(n - 1) * s for n, s in zip(array.shape, strides, strict=True)]
+    low = address + sum(r for r in reach if r < 0)
+    return Extent(address, low, address + sum(r for r in reach if r > 0) + size)
+
+
 def view_of(part: Any, whole: Any) -> View | None:
     """Return `part` as a view of `whole`, None if it is none that `take_view` could take."""
-    inner, outer = memory_of(part), memory_of(whole)
-    if inner.key != outer.key or inner.low < outer.low or inner.high > outer.high:
+    if memory_key(part) != memory_key(whole):
+        return None
+    inner, outer = extent_of(part), extent_of(whole)
+    if inner.low < outer.low or inner.high > outer.high:
         return None
     whole_strides: tuple[int, ...] | None
     if isinstance(part, np.ndarray):
@@ -201,12 +209,10 @@ def stamp(array: Any) -> int | None:
     it is the version counter, which all views of a tensor share; writes past it (through ``.data``, or by
     kernels that torch knows nothing of) are not seen.
     """
-    if isinstance(array, np.ndarray):
-        if array.dtype.hasobject:
-            return None
-        if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
-        return zlib.crc32(array.data if array.size and array.dtype.kind in "biufc" else array.tobytes())
+    if type(array) is np.ndarray or isinstance(array, np.ndarray):
+        if array.dtype.kind in "biufc" and array.size:
+            return zlib.crc32(array.data if array.flags.c_contiguous else np.ascontiguousarray(array).data)
+        return None if array.dtype.hasobject else zlib.crc32(array.tobytes())
     return _torch_version(array)
 
 

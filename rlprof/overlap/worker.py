@@ -64,7 +64,7 @@ def _context(
         outer = CallContext(loop, outer, index, True)
     made = CallContext(node, outer, 0, False)
     made.label = label
-    made.samples, made.draws = samples, draws
+    made._samples, made.draws = samples, draws
     return made
 
 
