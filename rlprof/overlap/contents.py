@@ -274,9 +274,10 @@ class Contents:
             self._note(path, "keys", content)
             return
         if isinstance(value, dict):
-            self._note(f"{path}.keys()", "keys", tuple(map(_key, value)))
-            for key, item in list(value.items()):
-                yield f"{path}[{_key(key)}]", item, functools.partial(value.__setitem__, key)
+            names = [_key(key, place) for place, key in enumerate(value)]
+            self._note(f"{path}.keys()", "keys", tuple(names))
+            for name, (key, item) in zip(names, list(value.items()), strict=True):
+                yield f"{path}[{name}]", item, functools.partial(value.__setitem__, key)
             return
         self._note(f"len({path})", "keys", len(value))
         for number, item in enumerate(list(value)):
@@ -291,8 +292,10 @@ def _can_pickle(value: Any) -> bool:
     return True
 
 
-def _key(key: Any) -> str:
-    return repr(key) if isinstance(key, str | int | float | tuple | bytes) else type(key).__name__
+def _key(key: Any, place: int) -> str:
+    """How a key is written; objects, whose text may be the same, by their place."""
+    simple = isinstance(key, str | int | float | bytes | type(None))
+    return repr(key) if simple else f"{type(key).__name__} {place}"
 
 
 def _refill(value: Any, saved: Any) -> None:
@@ -397,7 +400,7 @@ def perturb(place: Place, draw: np.random.Generator, row: int | None = None) -> 
     target = array.data if row is None else array.data[row : row + 1]
     wide = torch.float32 if target.dtype in (torch.bfloat16, torch.float16) else target.dtype
     numbers = target.to(device="cpu", dtype=wide).numpy()
-    target.copy_(torch.from_numpy(np.ascontiguousarray(_other_numbers(numbers, draw))))
+    target.copy_(torch.from_numpy(np.array(_other_numbers(numbers, draw), order="C")))
     return bool(target.numel())
 
 

@@ -124,6 +124,24 @@ def test_all_elements_change(dtype: str, values: list[float]) -> None:
     assert np.isfinite(array).all()
 
 
+def test_keys_that_are_objects_are_told_apart() -> None:
+    table = {
+        Holder.__new__(Holder): np.zeros(1),
+        Holder.__new__(Holder): np.zeros(1),
+        (1, 2): 3,
+    }  # by identity
+    before = digests(Contents({"X": table}))
+    next(iter(table.values()))[0] = 1
+    now = digests(Contents({"X": table}))
+    assert [path for path in now if now[path] != before[path]] == ["X[Holder 0]"]
+
+
+def test_arrays_without_an_axis_change_too() -> None:
+    array = np.array(1.0)
+    assert perturb(Contents({"X": array}).places["X"], np.random.default_rng(0))
+    assert array != 1.0
+
+
 def test_a_row_changes_alone() -> None:
     array = np.zeros((3, 2))
     place = Contents({"X": array}).places["X"]
@@ -147,7 +165,7 @@ def test_cycles_end() -> None:
     assert Contents({"X": thing}).places
 
 
-@dataclass
+@dataclass(eq=False)
 class Holder:
     inner: Any = field(default=None)
 
@@ -201,3 +219,6 @@ def test_torch_modules_and_optimisers() -> None:
     assert all(perturb(p, np.random.default_rng(0)) for p in Contents({"W": model[0].weight}).places.values())
     assert (model[0].weight != before.places["MODEL._modules['0']._parameters['weight']"].value).sum() == 0
     assert torch.isfinite(model[0].weight).all()
+    scalar = torch.tensor(1.0)
+    assert perturb(Contents({"X": scalar}).places["X"], np.random.default_rng(0))
+    assert scalar != 1.0
