@@ -1,4 +1,4 @@
-"""Parts of a batch: what a call on some samples is given and touches, in terms of the native calls, and back.
+"""Parts of a batch in bindings: in terms of the native calls, and back.
 
 The *native form* of a binding speaks of native calls only: a part's output is a slice of the native output,
 parts that are gathered are the native output again. Two bindings mean the same if their native forms are
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, View, leaves, sources
-from rlprof.overlap.callgraph import Access, Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
-from rlprof.overlap.specs import BatchSpec, Cell, NodeSpec
+from rlprof.overlap.specs import BatchSpec
 
 Samples = tuple[int, ...]
 
@@ -64,7 +63,7 @@ def native_form(binding: Binding, graph: CallGraph) -> Binding:
         return take(form, binding.samples, binding.axis)
     if isinstance(binding, Gather):
         pieces = [native_form(part, graph) for part in binding.parts]
-        return _joined(pieces, binding.samples, binding.axis, binding.shared, graph)
+        return joined(pieces, binding.samples, binding.axis, binding.shared, graph)
     return binding
 
 
@@ -138,7 +137,7 @@ def take(binding: Binding, samples: Samples, axis: int | None) -> Binding:
     return Slice(binding, samples, axis)
 
 
-def _joined(
+def joined(
     pieces: Sequence[Binding],
     samples: Sequence[Samples],
     axis: int | None,
@@ -146,7 +145,26 @@ def _joined(
     graph: CallGraph,
     whole: int | None = None,
 ) -> Binding:
-    """Native form of pieces put together; of `whole` samples, which are then all that a leaf has."""
+    """Native form of pieces put together.
+
+    Parameters
+    ----------
+    pieces : sequence of Binding
+        In native form.
+    samples : sequence of tuple of int
+        Positions of the samples of each piece.
+    axis, shared
+        As of `Gather`.
+    graph : CallGraph
+        For sizes of batches.
+    whole : int, optional
+        Samples that a leaf is known to have, where the graph does not say.
+
+    Raises
+    ------
+    NotBySampleError
+        If they are no parts of one thing.
+    """
     first = pieces[0]
     if isinstance(first, Pack):
         if not all(isinstance(p, Pack) and (p.kind, p.keys) == (first.kind, first.keys) for p in pieces):
@@ -154,7 +172,7 @@ def _joined(
         items = []
         for place, key in enumerate(first.keys):
             column = [p.items[place] for p in pieces if isinstance(p, Pack)]
-            items.append(column[0] if key in shared else _joined(column, samples, axis, (), graph, whole))
+            items.append(column[0] if key in shared else joined(column, samples, axis, (), graph, whole))
         return replace(first, items=tuple(items))
     count = sum(len(s) for s in samples)
     if sorted(i for s in samples for i in s) != list(range(count)):
@@ -411,166 +429,3 @@ def _expressed_view(binding: Binding, leaf: Ref, calls: tuple[Call, ...], batch:
         return _rows_of(call.id, leaf.path, _of_whole(view, len(call.samples or ())), offsets)
 
     return _gathered(found, piece)
-
-
-# -- calls on some samples
-
-
-def part_arguments(arguments: Pack, node: NodeSpec, samples: Samples) -> Pack:
-    """Native form of the arguments of a call on some samples.
-
-    Parameters
-    ----------
-    arguments : Pack
-        Of the whole call, in native form.
-    node : NodeSpec
-        With a batch.
-    samples : tuple of int
-        Positions.
-
-    Raises
-    ------
-    NotBySampleError
-        If it is not known which arguments have samples.
-    """
-
-    def one(kind: _Kind, item: Binding) -> Binding:
-        return item if isinstance(kind, str) else take(item, samples, kind)
-
-    return _over(arguments, node, one)
-
-
-_Kind = int | None | Literal["whole"]
-
-
-def _over(arguments: Pack, node: NodeSpec, change: Callable[[_Kind, Binding], Binding]) -> Pack:
-    """Change every argument: by the axis of its samples, None for a sequence, ``"whole"`` without samples."""
-    batch = node.batch
-    if batch is None:
-        raise NotBySampleError(f"node {node.path} declares no batch axis: it may mix samples")
-
-    def kind(name: str) -> _Kind:
-        if name in batch.sequences:
-            return None
-        return batch.axis if batch.parameters is None or name in batch.parameters else "whole"
-
-    positional, named = arguments.items
-    if not isinstance(positional, Pack) or not isinstance(named, Pack):
-        raise NotBySampleError(f"the arguments of {node.path} are no pair of positional and named ones")
-    by_name = batch.parameters is not None or batch.sequences
-    if positional.items and by_name and not node.parameters:
-        raise NotBySampleError(f"the names of the positional parameters of {node.path} are not known")
-    names = []
-    for place in range(len(positional.items)):
-        last = node.parameters[-1] if node.parameters else ""
-        name = node.parameters[place] if place < len(node.parameters) else last if last[:1] == "*" else ""
-        names.append(name.lstrip("*"))
-    args = tuple(change(kind(n), item) for n, item in zip(names, positional.items, strict=True))
-    kwargs = tuple(change(kind(str(k)), v) for k, v in zip(named.keys, named.items, strict=True))
-    return replace(arguments, items=(replace(positional, items=args), replace(named, items=kwargs)))
-
-
-def part_accesses(call: Call, graph: CallGraph, samples: Samples) -> tuple[Access, ...]:
-    """Accesses of a call on some samples: the cells of those samples, and what is only read.
-
-    Raises
-    ------
-    NotBySampleError
-        If it writes a cell that belongs to no sample.
-    """
-    chosen = set(samples)
-    found = []
-    for access in call.accesses:
-        cell = access.cell
-        if not graph.states[cell.state].by_sample:
-            if access.mode != "read":
-                raise NotBySampleError(f"{call.id} writes {cell}, which is not partitioned by sample")
-            found.append(access)
-        elif not isinstance(cell.key, int) or not 0 <= cell.key < (call.batch_size or 0):
-            raise NotBySampleError(f"{call.id} uses {cell}, which is none of its {call.batch_size} samples")
-        elif cell.key in chosen:
-            found.append(access)
-    return tuple(found)
-
-
-def whole_call(parts: tuple[Call, ...], graph: CallGraph) -> Call:
-    """Native call of which these are the parts, or the only one; arguments in native form, storage as it is.
-
-    Raises
-    ------
-    NotBySampleError
-        If the parts do not fit together.
-    """
-    first = parts[0]
-    if len(parts) == 1 and first.samples is None:
-        arguments = native_form(first.arguments, graph)
-        if first.id == first.origin and arguments is first.arguments:
-            return first
-        return replace(first, id=first.origin, arguments=as_pack(arguments))
-    node = graph.nodes[first.node]
-    samples = [part.samples or () for part in parts]
-    forms = [as_pack(native_form(part.arguments, graph)) for part in parts]
-    # arguments are joined one by one: walk over the first part's and take the others' from lists beside it
-    flat: list[list[Binding]] = [
-        [item for group in form.items for item in as_pack(group).items] for form in forms
-    ]
-    at = iter(range(len(flat[0])))
-    if any(len(items) != len(flat[0]) for items in flat):
-        raise NotBySampleError(f"parts of {first.origin} have different arguments")
-
-    def one(kind: _Kind, item: Binding) -> Binding:
-        place = next(at)
-        column = [items[place] for items in flat]
-        if isinstance(kind, str):
-            return item
-        if kind is None:
-            return _joined_sequences(column, samples, first.origin)
-        return _joined(column, samples, kind, (), graph, first.batch_size)
-
-    arguments = _over(forms[0], node, one)
-    cells: dict[Cell, Access] = {a.cell: a for part in parts for a in part.accesses}
-    durations = [part.duration_s for part in parts]
-    total = None if None in durations else sum(d for d in durations if d is not None)
-    return replace(
-        first,
-        id=first.origin,
-        arguments=arguments,
-        accesses=tuple(sorted(cells.values(), key=by_cell)),
-        samples=None,
-        duration_s=total,
-    )
-
-
-def _joined_sequences(column: list[Binding], samples: list[Samples], call: str) -> Binding:
-    if all(isinstance(item, Pack) for item in column):
-        placed = {
-            position: entry
-            for item, positions in zip(column, samples, strict=True)
-            for position, entry in zip(positions, as_pack(item).items, strict=True)
-        }
-        return Pack(
-            as_pack(column[0]).kind, tuple(range(len(placed))), tuple(placed[i] for i in sorted(placed))
-        )
-    leaf = column[0].of if isinstance(column[0], Slice) else None
-    if leaf is None or not all(isinstance(item, Slice) and item.of == leaf for item in column):
-        raise NotBySampleError(f"parts of {call} are given different sequences")
-    return leaf
-
-
-def as_pack(binding: Binding) -> Pack:
-    """Return a binding that has to be of several things.
-
-    Raises
-    ------
-    NotBySampleError
-        If it is none.
-    """
-    if not isinstance(binding, Pack):
-        raise NotBySampleError("arguments are no pair of positional and named ones")
-    return binding
-
-
-def by_cell(access: Access) -> tuple[str, bool, int, str]:
-    """Order of the accesses of a call: by state, then by partition."""
-    key = access.cell.key
-    return access.cell.state, isinstance(key, str), key if isinstance(key, int) else 0, str(key)

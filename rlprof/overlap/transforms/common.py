@@ -10,9 +10,11 @@ from itertools import pairwise
 from rlprof.overlap.bindings import Binding, sources
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
-from rlprof.overlap.legality import Need, boundaries, check, needs
+from rlprof.overlap.legality import check
+from rlprof.overlap.needs import Need, boundaries, needs
+from rlprof.overlap.parts import as_pack, whole_call
 from rlprof.overlap.precedence import Precedence
-from rlprof.overlap.samples import NotBySampleError, as_pack, express, native_form, whole_call
+from rlprof.overlap.samples import NotBySampleError, express, native_form
 
 _INDEX = re.compile(r"\[\d+\]")
 #: Whether a call is a part of a batch, and the number of its group.
