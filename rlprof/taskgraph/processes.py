@@ -21,7 +21,7 @@ from typing import Any
 from rlprof.errors import UsageError
 from rlprof.taskgraph import guardian
 from rlprof.taskgraph.backend import Call, Completion, RemoteOutput
-from rlprof.taskgraph.errors import EndedError, TransferError, WorkerDownError, WorkerStartError
+from rlprof.taskgraph.errors import EndedError, WorkerDownError, WorkerStartError
 from rlprof.taskgraph.task import Task
 from rlprof.taskgraph.transfer import Packed, pack, receive, send
 from rlprof.taskgraph.worker_process import Raised
@@ -202,7 +202,7 @@ class _ProcessWorker(Worker):
             start_ns, returned_ns, end_ns, raised = answer
             if raised is not None:
                 return Completion(
-                    position, self.name, start_ns, returned_ns, end_ns, None, _named(self.name, raised)
+                    position, self.name, start_ns, returned_ns, end_ns, None, raised.error_of_task()
                 )
             return Completion(position, self.name, start_ns, returned_ns, end_ns, outputs[0], None)
         except (EOFError, OSError):
@@ -303,13 +303,3 @@ class _ProcessWorker(Worker):
             return f"process {self.process_id} exited with status {found.si_status}"
         name = signal.Signals(found.si_status).name
         return f"process {self.process_id} was killed by signal {found.si_status} ({name})"
-
-
-def _named(worker: str, raised: Raised) -> BaseException:
-    """The exception of a task; one that is a back end's own about a worker is not mistaken for that."""
-    error = raised.error()
-    if isinstance(error, WorkerDownError | EndedError):
-        wrapped = TransferError(f"{raised.text}, raised inside of worker {worker}")
-        wrapped.add_note(raised.note)
-        return wrapped
-    return error

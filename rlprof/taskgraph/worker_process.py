@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlprof.errors import UsageError
 from rlprof.taskgraph.backend import Call, Pending
-from rlprof.taskgraph.errors import RemoteError
+from rlprof.taskgraph.errors import EndedError, RemoteError, WorkerDownError
 from rlprof.taskgraph.task import Task
 from rlprof.taskgraph.transfer import Packed, pack, receive, send
 
@@ -88,6 +88,27 @@ class Raised(NamedTuple):
         found.add_note(self.note)
         return found
 
+    def error_of_task(self) -> BaseException:
+        """Return the exception; one by which a back end speaks of its workers is not mistaken for that."""
+        error = self.error()
+        if isinstance(error, WorkerDownError | EndedError):
+            error = RemoteError(self.text)
+            error.add_note(self.note)
+        return error
+
+
+def perform(state: Any, worker: str, task: Task, inputs: Mapping[str, Any]) -> tuple[int, Any]:
+    """Run a task's call and wait for a `Pending` output; when it returned, in nanoseconds, and the output."""
+    call = find_call(state, task.payload or "")
+    if call is None:
+        raise UsageError(f"worker {worker} has no call {task.payload!r}")
+    output = call(task, inputs)
+    returned_ns = time.monotonic_ns()
+    if isinstance(output, Pending):
+        pending, output = output, output.output
+        pending.wait()
+    return returned_ns, output
+
 
 def main(socket: int, worker: str) -> None:
     """Serve the process at the other end of a socket until it says that this is enough, or is gone."""
@@ -144,14 +165,7 @@ def _execute(
     outputs: list[Packed] = []
     try:
         inputs = {name: value.map() for name, value in zip(names, values, strict=True)}
-        call = find_call(state, task.payload or "")
-        if call is None:
-            raise UsageError(f"worker {worker} has no call {task.payload!r}")
-        output = call(task, inputs)
-        returned_ns = time.monotonic_ns()
-        if isinstance(output, Pending):
-            pending, output = output, output.output
-            pending.wait()
+        returned_ns, output = perform(state, worker, task, inputs)
         outputs = [pack(output)]
     except BaseException as caught:
         error = Raised.of(caught, worker)

@@ -80,19 +80,26 @@ class Counter:
         self.count += 100
         time.sleep(60)
 
+    def hang_with_programs(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        """Start a program, and one in a session of its own."""
+        sleep = ["sleep", "60"]
+        children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
+        self._tell(task, [os.getpid(), *(child.pid for child in children)])
+
     def hang_with_children(self, task: Task, inputs: Mapping[str, Any]) -> None:
-        """Start a child, one in a session of its own, and a forked one that has nothing but our sockets."""
-        (path,) = (value for key, value in task.provenance if key == "path")
-        children = [
-            subprocess.Popen(["sleep", "60"]),
-            subprocess.Popen(["sleep", "60"], start_new_session=True),
-        ]
+        """Fork a child as well, in a session of its own and with our sockets."""
         forked = os.fork()
         if not forked:
             os.setsid()
             time.sleep(60)
-        ids = [os.getpid(), forked, *(child.pid for child in children)]
-        Path(f"{path}.new").write_text(" ".join(map(str, ids)))
+            os._exit(0)
+        sleep = ["sleep", "60"]
+        children = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
+        self._tell(task, [os.getpid(), forked, *(child.pid for child in children)])
+
+    def _tell(self, task: Task, processes: list[int]) -> None:
+        (path,) = (value for key, value in task.provenance if key == "path")
+        Path(f"{path}.new").write_text(" ".join(map(str, processes)))
         Path(f"{path}.new").rename(str(path))
         time.sleep(60)
 
