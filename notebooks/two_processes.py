@@ -53,6 +53,10 @@ class Policy:
         self.head += 1e-3 * gradient / rewards.size
         return float(rewards.mean())
 
+    def state(self) -> dict[str, np.ndarray]:
+        """What training has changed."""
+        return {"head": self.head}
+
 
 class Simulator:
     """Independent worlds: a damped chain of masses each, pushed by the actions."""
@@ -83,6 +87,10 @@ class Simulator:
                 position += 0.01 * speed
             rewards[row] = -float(position @ position)
         return self.position[worlds], rewards
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The worlds."""
+        return {"position": self.position, "speed": self.speed}
 
 
 def _serve(connection: Connection, kind: type, arguments: tuple[Any, ...]) -> None:
@@ -116,36 +124,44 @@ class Trainer:
     """The training loop."""
 
     def __init__(self, *, epochs: int = 2, chunks: int = 6, work: int = 120, seed: int = 0) -> None:
-        self.epochs, self.chunks = epochs, chunks
+        self.epoch_loop, self.chunk_loop = range(epochs), range(chunks)
         self._policy, self._simulator = Remote(Policy, seed, 2 * work), Remote(Simulator, seed, work)
 
     def infer(self, observation: np.ndarray, samples: np.ndarray | None = None) -> np.ndarray:
         """Ask the policy."""
-        return self._policy.call("infer", observation, samples)
+        actions: np.ndarray = self._policy.call("infer", observation, samples)
+        return actions
 
     def reset(self) -> np.ndarray:
         """New worlds."""
-        return self._simulator.call("reset")
+        observation: np.ndarray = self._simulator.call("reset")
+        return observation
 
     def step(self, actions: np.ndarray, samples: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Move the worlds."""
-        return self._simulator.call("step", actions, samples)
+        result: tuple[np.ndarray, np.ndarray] = self._simulator.call("step", actions, samples)
+        return result
 
     def train(self, steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> float:
         """Update the policy."""
-        return self._policy.call("train", steps)
+        mean: float = self._policy.call("train", steps)
+        return mean
 
     def iteration(self) -> float:
         """One iteration of training; the mean reward."""
         steps = []
-        for _epoch in range(self.epochs):
+        for _epoch in self.epoch_loop:
             observation = self.reset()
-            for _chunk in range(self.chunks):
+            for _chunk in self.chunk_loop:
                 actions = self.infer(observation)
                 after, reward = self.step(actions)
                 steps.append((observation, actions, reward))
                 observation = after
         return self.train(steps)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that training has changed."""
+        return {**self._policy.call("state"), **self._simulator.call("state")}
 
     def close(self) -> None:
         """End both processes."""

@@ -16,6 +16,7 @@ from tests.notebooks.execute import execute, known_parameters, mime_types, print
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb")) + sorted((ROOT / "reproductions").rglob("*.ipynb"))
 IDLE = ROOT / "notebooks" / "01_where_is_my_gpu_idle.ipynb"
 CAPTURE = ROOT / "notebooks" / "02_capture.ipynb"
+OVERLAP = ROOT / "notebooks" / "03_overlap_by_hand.ipynb"
 SHIPPED = ROOT / "datasets" / "vla_h200.rlprof"
 
 
@@ -114,6 +115,21 @@ def test_capture_refuses_a_preset_that_it_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(PapermillExecutionError, match="preset is 'huge'"):
         execute(CAPTURE, tmp_path, preset="huge")
     assert {p.name for p in tmp_path.iterdir()} == {CAPTURE.name}
+
+
+def test_overlap_by_hand_keeps_every_bit(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = execute(OVERLAP, tmp_path, repository=str(ROOT), out_dir=str(out))
+    text = printed(done)
+    assert "5 iterations: rewards, weights and worlds are equal bit for bit" in text
+    assert text.count("refused:") == 2
+    predicted = re.search(r"predicted: (\S+) s natively, (\S+) s overlapped", text)
+    assert predicted is not None
+    assert float(predicted[2]) < 0.95 * float(predicted[1])
+    assert sum("image/svg+xml" in k for k in mime_types(done)) == 2
+    assert {p.name for p in out.iterdir()} == {"before.svg", "after.svg"}
+    (wrapping,) = [c.source for c in done.cells if c.cell_type == "code" and "= Program()" in c.source]
+    assert len([line for line in wrapping.splitlines() if line.strip()]) < 25
 
 
 @pytest.mark.slow
