@@ -75,7 +75,7 @@ def check_declarations(
         raise WrapError(f"a program cannot be checked while {what}", hint="uninstall it first")
     watch = _Watch(program, dict(fingerprints or {}), frozenset(opaque), seed)
     kept = Contents(watch.roots())
-    positions = {path: repr(node._outside) for path, node in program.nodes.items()}
+    positions = {path: repr(node.switch.outside) for path, node in program.nodes.items()}
     try:
         for rereads in (False, True) if reads else (False,):
             watch.rereads = rereads
@@ -86,7 +86,7 @@ def check_declarations(
                 program.refresh()
                 kept.restore()
                 for path, position in positions.items():
-                    program.nodes[path]._outside = itertools.count(int(position[6:-1]))
+                    program.nodes[path].switch.outside = itertools.count(int(position[6:-1]))
     finally:
         watch.stop()
     for path, kind in kept.sealed.items():
@@ -162,7 +162,7 @@ class _Watch:
         self._last = self._look()
         for node in self.program.nodes.values():
             if not node.is_marked:
-                node._target = self._target(node)
+                node.switch.target = self._target(node)
 
     def stop(self) -> None:
         """Let natives run again."""
@@ -251,7 +251,7 @@ class _Watch:
                 else:
                     other.parallel = frame.parallel = True
             self._frames.append(frame)
-            if self.rereads and not frame.parallel and node._entry is node.native:
+            if self.rereads and not frame.parallel and node.entry is node.native:
                 frame.before = Before(self.states, self.partitions, node.entry, args, kwargs, context)
         return frame
 

@@ -48,7 +48,7 @@ class CallContext:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = MappingProxyType({})
     _label: str | None = None
-    _counts: dict[str, itertools.count[int]] | None = None
+    counts: dict[str, itertools.count[int]] | None = None
     _samples: tuple[int, ...] | None = None
 
     def __init__(self, node: str, parent: CallContext | None, position: int, is_loop: bool) -> None:
@@ -62,9 +62,9 @@ class CallContext:
 
     def counter(self, node: str) -> itertools.count[int]:
         """Return what counts the calls of child `node` in this call; ``next`` gives a call's position."""
-        counts = self._counts
+        counts = self.counts
         if counts is None:
-            counts = self._counts = {}
+            counts = self.counts = {}
         counter = counts.get(node)
         if counter is None:  # one step each, so that two threads never get one number
             counter = counts.setdefault(node, itertools.count())
@@ -72,7 +72,7 @@ class CallContext:
 
     def calls_of(self, node: str) -> int:
         """Return how many calls of child `node` this call has made."""
-        counter = (self._counts or {}).get(node)
+        counter = (self.counts or {}).get(node)
         return 0 if counter is None else int(repr(counter)[6:-1])
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlprof.capture import recorder as _recorder
+from rlprof.overlap.calling import enter
 from rlprof.overlap.context import CallContext, _current
 from rlprof.overlap.observe import end_call, start
 
@@ -63,8 +64,8 @@ class Iterations:
     def _enter(self) -> None:
         node = self._node
         found = _current.get()
-        context = node._enter()
-        if not node._quiet or context.run is not None or _recorder.current is not None:
+        context = enter(node)
+        if not node.switch.quiet or context.run is not None or _recorder.current is not None:
             self._observation = start(node, context, (), {})
         self._context, self._before = context, found
         _current.set(context)
@@ -74,7 +75,7 @@ class Iterations:
         if context is None:
             return
         self._context = None
-        self._node._open.discard(context)
+        self._node.running.discard(context)
         if _current.get() is context:
             _current.set(self._before)
         self._before = None

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from types import CoroutineType
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlprof.capture import recorder as _recorder
-from rlprof.overlap.context import CallContext, _current
+from rlprof.overlap.calling import Switch, make_call, make_coroutine_call
+from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import WrapError
 from rlprof.overlap.marked import Iterations
-from rlprof.overlap.observe import finish, observed, observed_coroutine
 from rlprof.overlap.remote import callable_of, owner_of, parameters_of, rebound
 from rlprof.overlap.specs import BatchSpec, NodeSpec, Role
 from rlprof.overlap.state import Access
@@ -161,18 +158,19 @@ class ExecutionNode:
         self.is_marked = native is None
         self._component = component
         self._entry = None if native is None else callable_of(native, self.path)
-        self._target: Entry = self._entry if self._entry is not None else _no_entry
-        self._is_async = native is not None and inspect.iscoroutinefunction(native)
-        self._parent_path = None if above is None else above.path
-        self._outside = itertools.count()
-        self._open: set[CallContext] = set()
-        self._quiet = True
+        self.parent_path = None if above is None else above.path
+        #: Calls that are going on.
+        self.running: set[CallContext] = set()
+        self.switch = Switch(self._entry if self._entry is not None else _no_entry)
         #: Seen to return futures or references.
         self.gives_futures = False
         if native is not None:
             functools.update_wrapper(self, native, updated=())
         self.parameters = () if native is None else parameters_of(native)
         self._check_batch()
+        is_coroutine = native is not None and inspect.iscoroutinefunction(native)
+        #: What runs at a call; as a function of its own it can stand in place of a method.
+        self.call: Entry = (make_coroutine_call if is_coroutine else make_call)(self, self.switch)
         self.program.add(self)
 
     def __repr__(self) -> str:
@@ -220,7 +218,7 @@ class ExecutionNode:
         """What is known of the node without running it."""
         return NodeSpec(
             path=self.path,
-            parent=self._parent_path,
+            parent=self.parent_path,
             kind="loop" if self.is_loop else "plain",
             count=self.count,
             loop_level=self.loop_level,
@@ -276,73 +274,9 @@ class ExecutionNode:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the node, through its replacement if one is installed."""
-        if self._is_async:
-            return self._call_async(args, kwargs)
-        # what `_enter` does, without a call
-        parent = _current.get()
-        path = self._parent_path
-        if path is None or parent is None or parent.node != path:
-            parent = self._find_parent(parent)
-        if parent is None:
-            context = CallContext(self.path, None, next(self._outside), self.is_loop)
-        else:
-            counts = parent._counts
-            if counts is None or (counter := counts.get(self.path)) is None:
-                counter = parent.counter(self.path)
-            context = CallContext(self.path, parent, next(counter), self.is_loop)
-            if parent.run is not None:
-                context.run = parent.run
-        if self.children:
-            self._open.add(context)
-        token = _current.set(context)
-        try:
-            if self._quiet and context.run is None and _recorder.current is None:
-                result = self._target(*args, **kwargs)
-            else:
-                result = observed(self, context, args, kwargs)
-        finally:
-            _current.reset(token)
-            if self.children:
-                self._open.discard(context)
-        if type(result) is CoroutineType:
-            return self._resume(context, result)
-        return result
+        return self.call(*args, **kwargs)
 
-    def _enter(self) -> CallContext:
-        """Make the context of a call that starts here."""
-        parent = _current.get()
-        if self._parent_path is None or parent is None or parent.node != self._parent_path:
-            parent = self._find_parent(parent)
-        position = next(self._outside if parent is None else parent.counter(self.path))
-        context = CallContext(self.path, parent, position, self.is_loop)
-        if parent is not None and parent.run is not None:
-            context.run = parent.run
-        self._open.add(context)
-        return context
-
-    async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        context = self._enter()
-        token = _current.set(context)
-        try:
-            if self._quiet and context.run is None and _recorder.current is None:
-                result = self._target(*args, **kwargs)
-                return await result if isinstance(result, Awaitable) else result
-            return await observed_coroutine(self, context, args, kwargs)
-        finally:
-            _current.reset(token)
-            self._open.discard(context)
-
-    async def _resume(self, context: CallContext, coroutine: CoroutineType[Any, Any, Any]) -> Any:
-        """Await a coroutine that a plain callable has returned, as part of its call."""
-        self._open.add(context)
-        token = _current.set(context)
-        try:
-            return await finish(self, context, coroutine)
-        finally:
-            _current.reset(token)
-            self._open.discard(context)
-
-    def _find_parent(self, current: CallContext | None) -> CallContext | None:
+    def find_parent(self, current: CallContext | None) -> CallContext | None:
         """Find the call around this one where the context does not say it, or refuse.
 
         Raises
@@ -355,13 +289,13 @@ class ExecutionNode:
             return None
         if current is None:  # another thread than its parent's
             assert self.parent is not None
-            calls = tuple(self.parent._open)
+            calls = tuple(self.parent.running)
             if len(calls) == 1:
                 return calls[0]
             if len(calls) > 1 and any(call.run is not None for call in calls):
                 raise WrapError(
                     f"node {self.path} was called in a thread that does not say which call of"
-                    f" {self._parent_path} it belongs to",
+                    f" {self.parent_path} it belongs to",
                     hint="start the work with contextvars.copy_context().run",
                 )
             return None
@@ -375,7 +309,7 @@ class ExecutionNode:
                     hint="wrap the innermost function, or the call that starts the recursion",
                 )
             above = above.parent
-        where = "is the root" if self.parent is None else f"belongs into {self._parent_path}"
+        where = "is the root" if self.parent is None else f"belongs into {self.parent_path}"
         hint = "declare the node where it is called"
         if self.parent is not None and self.parent.is_marked:
             hint = f"mark the loop in the code: for ... in {self.parent.name}(...)"

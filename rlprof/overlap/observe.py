@@ -83,7 +83,7 @@ def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], k
     """Call a node while somebody looks."""
     observation = start(node, context, args, kwargs)
     try:
-        result = node._target(*args, **kwargs)
+        result = node.switch.target(*args, **kwargs)
     except BaseException as error:
         end_call(node, context, observation, None, error)
         raise
@@ -103,7 +103,7 @@ async def observed_coroutine(
     """Await a node whose entry is a coroutine function."""
     observation = start(node, context, args, kwargs)
     try:
-        result = node._target(*args, **kwargs)
+        result = node.switch.target(*args, **kwargs)
         if isinstance(result, Coroutine):
             result = await result
     except BaseException as error:

@@ -89,6 +89,7 @@ class Program:
         self.nodes[item.path] = item
         if item.parent is not None:
             item.parent.children.append(item)
+            item.parent.switch.is_parent = True
 
     def _check_samples(self, node: ExecutionNode, state: State) -> None:
         if node.batch is not None and state.by_sample and node.batch.samples is None:
@@ -209,9 +210,9 @@ class Program:
         self.has_hooks = bool(self._hooks)
         recorded = None if self._recorder is None else self._recorder.region
         for path, node in self.nodes.items():
-            node._quiet = not self._hooks and node is not recorded
+            node.switch.quiet = not self._hooks and node is not recorded
             if not node.is_marked:
-                node._target = self.table.get(path) or node.entry
+                node.switch.target = self.table.get(path) or node.entry
 
     def new_run(self, node: ExecutionNode, context: CallContext) -> RunTrace | None:
         """Begin a run if a call of this node is to be recorded."""

@@ -221,7 +221,7 @@ class Reread:
         """Run the call once more on state changed at `targets`; say what comes out differently."""
         before, context = self.before, self.before.context
         draw = np.random.default_rng(seed)
-        draws = None if context is None else (context.draws, context._counts)
+        draws = None if context is None else (context.draws, context.counts)
         randomness = _Randomness()
         try:
             before.contents.restore()
@@ -245,7 +245,7 @@ class Reread:
             self._after.restore()
             randomness.restore()
             if context is not None and draws is not None:
-                context.draws, context._counts = draws
+                context.draws, context.counts = draws
 
     def _state_difference(self, targets: set[Piece], changed: dict[Piece, bytes]) -> str | None:
         """Declared writes have to come out the same."""

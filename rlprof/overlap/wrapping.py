@@ -80,45 +80,25 @@ def wrap(
         "copy_argument": copy_argument,
     }
     before = vars(holder).get(attribute, _ABSENT) if hasattr(holder, "__dict__") else _ABSENT
-    put = _in_place(entry)
-    try:
-        setattr(holder, attribute, type(own)(put) if isinstance(own, (staticmethod, classmethod)) else put)
+    try:  # before there is a node
+        setattr(holder, attribute, own if own is not _ABSENT else native)
+        _put_back(holder, attribute, before)
     except (AttributeError, TypeError) as error:
         raise WrapError(
             f"{where}.{attribute} cannot be replaced: {error}", hint="wrap it in its class, or call the node"
         ) from None
-    try:
-        node = (
-            LoopNode(count, parent, entry, *accesses, **common)
-            if loop or count is not None
-            else ExecutionNode(parent, entry, *accesses, **common)
-        )
-    except BaseException:
-        _put_back(holder, attribute, before)
-        raise
+    node = (
+        LoopNode(count, parent, entry, *accesses, **common)
+        if loop or count is not None
+        else ExecutionNode(parent, entry, *accesses, **common)
+    )
+    put: Any = functools.update_wrapper(node.call, entry)
     put.rlprof_node = node
+    if hasattr(entry, "remote"):
+        put.remote = put
+    setattr(holder, attribute, type(own)(put) if isinstance(own, (staticmethod, classmethod)) else put)
     node.program.on_unwrap(functools.partial(_put_back, holder, attribute, before))
     return node
-
-
-def _in_place(entry: Any) -> Any:
-    """Make a function that calls the node; it binds and is awaited as functions are."""
-    if inspect.iscoroutinefunction(entry):
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await call.rlprof_node(*args, **kwargs)  # type: ignore[attr-defined]
-
-        call_any: Any = call
-    else:
-
-        def call_now(*args: Any, **kwargs: Any) -> Any:
-            return call_now.rlprof_node(*args, **kwargs)  # type: ignore[attr-defined]
-
-        call_any = call_now
-    functools.update_wrapper(call_any, entry)
-    if hasattr(entry, "remote"):
-        call_any.remote = call_any
-    return call_any
 
 
 def _put_back(holder: Any, attribute: str, before: Any) -> None:

@@ -126,7 +126,7 @@ def test_everything_is_put_back_when_something_raises(failing: str, monkeypatch:
     assert w.trainer.policy.weights is weights
     assert random.getstate() == randomness
     for node in w.program.nodes.values():
-        assert node.is_marked or node._target == node.entry, "natives run again"
+        assert node.is_marked or node.switch.target == node.entry, "natives run again"
 
 
 class Counter:

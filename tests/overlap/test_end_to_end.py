@@ -178,10 +178,10 @@ def test_uninstalling_restores_the_native_path(native):
     made, graph, out = recorded("rollout")
     entry = made.rollout.entry
     made.program.install(spatial(graph))
-    assert made.rollout._target is not entry
+    assert made.rollout.switch.target is not entry
     made.program.uninstall(made.rollout)
     assert made.rollout.entry == entry
-    assert made.rollout._target == entry
+    assert made.rollout.switch.target == entry
     assert not made.program.table
     out += made.trainer.train(4)
     assert equal_bits(out, native[0])
