@@ -72,6 +72,10 @@ class Site:
         Says that it has no state.
     batched : tuple of str or None
         Parameters with an axis of samples, if a batch of it may be cut.
+    sequences : tuple of str
+        Parameters that are lists of samples.
+    unit : int
+        Samples that see each other.
     shared_outputs : tuple of int
         Of its output.
     takes_samples : bool
@@ -92,6 +96,8 @@ class Site:
     declared: bool = True
     stateless: bool = False
     batched: tuple[str, ...] | None = None
+    sequences: tuple[str, ...] = ()
+    unit: int = 1
     shared_outputs: tuple[int, ...] = ()
     takes_samples: bool = False
     role: Literal["", "sync", "update"] = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from tests.overlap.declarations import Generated, Kind, Mode, Site
 from tests.overlap.writing import Place, Writer
@@ -50,12 +50,14 @@ class Author(Writer):
                 modes[name] = "read"
             else:
                 modes[name] = self.draw.choice(("read", "update", "refresh"))
-        inputs: list[tuple[str, Kind]] = self.some_inputs(place)
+        inputs: list[Any] = [*self.some_inputs(place)]
         lists = place.of("list")
         if lists and self.chance(0.4):
             inputs.append((self.draw.choice(lists), "list"))
+        elif self.chance(0.06):
+            inputs.append((self.draw.choice(place.of("batch")), "rows"))
         flavour = self.draw.choice(("call", *sorted(self.flavours)))
-        output = self.draw.choice(("batch", "batch", "pair", "dict", "info", "pass", "none"))
+        output = self.draw.choice(("batch", "batch", "pair", "named", "dict", "info", "pass", "none"))
         if not batched and self.chance(0.4):
             output = "vector"
         if output == "info" and (
@@ -92,6 +94,8 @@ class Author(Writer):
         form = "bare" if place.unmarked else self.draw.choice(("marked", "marked", "body", "bare"))
         index, name = self.fresh("i"), self.fresh(stem + "_")
         alone = self.independent and stem == "epoch_"
+        if alone:
+            form = self.draw.choice(("marked", "body"))
         carried = [v for v in place.of("batch")[-3:] if self.chance(0.4) and not alone]
         collected = self.fresh("l")
         place.say(f"{collected} = []")
@@ -263,7 +267,7 @@ class Author(Writer):
         self.extras(place, 1)
 
     def rollout(self, place: Place) -> None:
-        if self.chance(0.6):
+        if self.chance(0.9 if self.independent else 0.6):
             self.loop(place, self.draw.choice((2, 2, 3)), self.epoch, "epoch_")
         else:
             self.epoch(place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,13 @@ class Box:
 
     def __init__(self, v: np.ndarray) -> None:
         self.v = v
+
+
+class Pair(NamedTuple):
+    """An output with names."""
+
+    first: np.ndarray
+    second: np.ndarray
 
 
 class Probe:
@@ -108,7 +115,7 @@ def digest(value: Any) -> Any:
 
 def names() -> dict[str, Any]:
     """Global names of a generated program, new ones for each."""
-    exported: tuple[Callable[..., Any] | type, ...] = (Box, Fault, start, mix, plain_loop)
+    exported: tuple[Callable[..., Any] | type, ...] = (Box, Pair, Fault, start, mix, plain_loop)
     return {item.__name__: item for item in exported} | {
         "np": np,
         "boxes": SimpleNamespace(),

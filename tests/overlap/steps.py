@@ -67,7 +67,11 @@ def _loops(graph: CallGraph) -> list[str]:
 
 def divide_iterations(graph: CallGraph, draw: random.Random) -> CallGraph:
     """Temporal split of some loop."""
-    return split_temporal(graph, _any(_loops(graph), draw, "no loops"), draw.choice((2, 2, 3)))
+    loops = _loops(graph)
+    outer = [path for path in loops if not any(path.startswith(other + "/") for other in loops)]
+    return split_temporal(
+        graph, _any(outer if draw.random() < 0.7 else loops, draw, "no loops"), draw.choice((2, 2, 3))
+    )
 
 
 def chain_segments(graph: CallGraph, draw: random.Random) -> CallGraph:

@@ -102,6 +102,8 @@ def _node(world: World, site: Site, parent: Any, states: dict[str, State]) -> Ex
     if site.batched is not None:
         batch = Batch(
             parameters=site.batched,
+            sequences=site.sequences,
+            unit=site.unit,
             shared_outputs=site.shared_outputs,
             samples="samples" if site.takes_samples else None,
             invariant=True,

@@ -99,9 +99,9 @@ class Writer:
         component: str,
         *,
         modes: dict[str, Mode],
-        inputs: list[tuple[str, Kind | Literal["cut", "cuts"]]],
+        inputs: list[tuple[str, Kind | Literal["cut", "cuts", "rows"]]],
         batched: bool,
-        output: Literal["batch", "pair", "dict", "info", "pass", "vector", "none"] = "batch",
+        output: Literal["batch", "pair", "named", "dict", "info", "pass", "vector", "none"] = "batch",
         role: Literal["", "sync", "update"] = "",
         stem: str = "step",
         flavour: str = "call",
@@ -112,7 +112,8 @@ class Writer:
         parameters = [f"p{i}" for i in range(len(inputs))]
         terms, own = [], []
         for parameter, (_, kind) in zip(parameters, inputs, strict=True):
-            terms.append(f"*{parameter}" if kind in ("list", "cuts") else parameter)
+            spelled = {"list": f"*{parameter}", "cuts": f"*{parameter}", "rows": f"np.stack({parameter})"}
+            terms.append(spelled.get(kind, parameter))
         uses, writes, keys = [], [], []
         for state, mode in modes.items():
             declaration = self.states[state]
@@ -145,6 +146,9 @@ class Writer:
         weights = [s for s in modes if self.states[s].weights and modes[s] == "read"]
         for state in weights:
             body.append(f"log.rollout({name!r}, mix({', '.join(['1', *terms])}), boxes.{state})")
+        unit = 2 if batched and rowed and self.batch % 2 == 0 and self.chance(0.06) else 1
+        if unit == 2:  # samples of a pair see each other
+            body.append("h = mix(5, h, h.reshape(-1, 2, 3)[:, ::-1].reshape(-1, 3))")
         if not batched and rowed:
             body.append("h = mix(3, h, h.sum(axis=0))")
         for i, (declaration, where) in enumerate(writes):
@@ -166,6 +170,7 @@ class Writer:
                 {
                     "batch": f"return {first}",
                     "pair": f"return {first}, mix(97, h)",
+                    "named": f"return Pair({first}, mix(97, h))",
                     "dict": f"return {{'a': {first}, 'b': mix(97, h)}}",
                     "info": f"return {first}, {info}",
                     "pass": f"return p0, {first}",
@@ -200,6 +205,8 @@ class Writer:
                 )
                 if batched
                 else None,
+                sequences=tuple(p for p, (_, k) in zip(parameters, inputs, strict=True) if k == "rows"),
+                unit=unit,
                 shared_outputs=(1,) if output == "info" else (),
                 takes_samples=takes_samples,
                 role=role,
@@ -209,6 +216,8 @@ class Writer:
         given = [self._argument(place, variable, kind, batched) for variable, kind in inputs]
         if flavour == "argument":
             given[0] = inputs[0][0] + self.draw.choice(("", "", "[:, ::-1]"))
+        if len(given) > 1 and not keys and self.chance(0.2):
+            given[-1] = f"{parameters[-1]}={given[-1]}"
         if output == "pass":
             given[0] = inputs[0][0]  # not narrowed: it lives on as a batch
         given += [f"{key}={value}" if self.chance(0.5) else value for key, value in keys]
@@ -232,6 +241,8 @@ class Writer:
         """The variable, or some view of it that the code between calls makes."""
         if kind == "batch" and self.chance(0.2):
             return variable + self.draw.choice(("[:, ::-1]", "[:, :1]", "[:, 1:2]"))
+        if kind == "rows":
+            return f"list({variable})"
         if kind == "vector" and place.scope.get(variable) == "batch":
             return f"{variable}[{self.draw.randrange(self.batch)}]"
         return variable
