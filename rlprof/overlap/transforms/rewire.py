@@ -205,7 +205,8 @@ def _shifted(graph: CallGraph, target: str, calls: tuple[Call, ...], shift: int)
             raise IllegalTransformationError(
                 f"the calls of {target} in {name} are in {len(numbers)} streams", rule=RULE, calls=(target,)
             )
-        count = max(blocks) + 1
+        blocks = {n: blocks[i] for n, i in enumerate(sorted(blocks))}  # a segment starts with its own first
+        count = len(blocks)
         if abs(shift) >= count:
             raise IllegalTransformationError(
                 f"a shift by {shift} leaves the {count} iterations of {name}", rule=RULE, calls=(target,)
@@ -233,6 +234,6 @@ def _moved(stream: list[str], inside: set[str], blocks: dict[int, list[str]], sh
         if name not in moving:
             found.append(name)
         if i == ends[-1] and shift > 0:
-            for fallen in range(max(blocks) + 1 - shift, max(blocks) + 1):
+            for fallen in range(len(blocks) - shift, len(blocks)):
                 found += blocks.get(fallen, [])
     return found

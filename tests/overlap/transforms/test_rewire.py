@@ -7,7 +7,7 @@ import pytest
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
-from rlprof.overlap.transforms import rewire, split_spatial
+from rlprof.overlap.transforms import rewire, split_chained, split_spatial
 from tests.overlap.graphs import Loop, Node, graph_of, run, same, state
 
 
@@ -96,6 +96,13 @@ def test_shift_is_software_pipelining() -> None:
         *("l[2]/load", "l[2]/policy", "l[2]/step", "l[0]/log", "l[2]/fixed"),
         *("l[1]/log", "l[2]/log"),
     ]
+
+
+def test_a_shift_inside_a_segment_stays_there() -> None:
+    native = graph_of((Loop("l", 4, (Node("a", "a", ("x",)), Node("b", "b", ("x",)))),), ())
+    graph = rewire(split_chained(native, "it/l"), "it/l/b", shift=1)
+    legal(native, graph)
+    assert graph.streams[1] == ("it/l[2]/a", "it/l[3]/a", "it/l[2]/b", "it/l[3]/b")
 
 
 REFUSED: list[tuple[str, str, dict[str, object], str, str]] = [
