@@ -22,7 +22,7 @@ from rlprof.overlap.node import ExecutionNode
 from rlprof.overlap.program import Program
 from rlprof.overlap.reread import Before, Piece, Reread, hidden_roots, pieces, uses_of
 from rlprof.overlap.specs import Cell, Mode
-from rlprof.overlap.uses import batch_size, uses
+from rlprof.overlap.uses import batch_size, fixed_uses, uses
 from rlprof.unavailable import Unavailable
 
 
@@ -237,7 +237,9 @@ class _Watch:
         context.args, context.kwargs = args, kwargs
         with self._lock:
             self._boundary()
-            used = uses(node, context, args, kwargs, batch_size(node, args, kwargs))
+            used = fixed_uses(node)
+            if used is None:
+                used = uses(node, context, args, kwargs, batch_size(node, args, kwargs))
             frame = _Frame(node, context, used, threading.get_ident())
             above = set()
             outer: CallContext | None = context
