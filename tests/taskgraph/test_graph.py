@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -206,9 +207,32 @@ def test_a_document_with_a_cycle_is_refused_like_any_graph() -> None:
 
 def test_the_package_loads_nothing_heavy() -> None:
     program = (
-        "import sys, rlprof.taskgraph;"
+        "import sys, rlprof.taskgraph, rlprof.taskgraph.processes, rlprof.taskgraph.ray_backend;"
+        "import rlprof.taskgraph.cuda;"
         "heavy = {'torch', 'ray', 'polars', 'pandas', 'altair'};"
         "print(*sorted({m.split('.')[0] for m in sys.modules} & heavy))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_graph_is_scheduled_run_and_verified_without_polars() -> None:
+    """Lean GPU machines have numpy and orjson; worker processes inherit that."""
+    program = """
+import sys
+class Hide:
+    def find_spec(self, name, *_):
+        if name in ("polars", "pandas", "pyarrow", "torch", "altair"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+from rlprof.taskgraph import *
+from rlprof.taskgraph.processes import ProcessBackend
+graph = TaskGraph((Task("a", payload="call", duration_s=1.0), Task("b", payload="call", duration_s=1.0)))
+assert schedule(graph).makespan_s == slack(graph).total_s.max() + 1.0 == 1.0
+from tests.taskgraph.worker_states import no_restore
+for calls in (no_restore(), ProcessBackend({"w": no_restore})):
+    assert not verify(TaskGraph.from_json(graph.to_json()), run(graph, calls).record)
+assert not {"polars", "pandas", "pyarrow"} & set(sys.modules)
+"""
+    root = str(Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=root)
