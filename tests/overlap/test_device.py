@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -117,42 +118,47 @@ def test_device_and_stream_are_those_of_the_component_in_every_thread():
 
 
 def test_memory_that_another_component_still_reads_is_not_given_away():
-    """B keeps what A made, reads it in a slow kernel, and drops it while that kernel waits."""
-    n, steps = 1 << 22, 12
+    """B reads what A made in a kernel that waits, and drops it; A makes more on the host meanwhile."""
+    n, steps = 1 << 22, 8
+    dropped = [threading.Event() for _ in range(steps)]
+    sums = []
 
     class Keeper:
-        def __init__(self):
-            self.kept = None
-            self.sums = []
+        kept = None
 
-        def take(self, x):
+        def take(self, i, x):
             if self.kept is not None:
-                sleep_s(0.01)
-                self.sums.append(self.kept.double().mean())
-            self.kept = x  # frees the other, on the host, now
+                sleep_s(0.02)
+                sums.append(self.kept.double().mean())
+            self.kept = x  # the other is free, on the host, from now on
+            dropped[i].set()
             return x.new_zeros(1)
 
     def fill(i):
-        return lambda: torch.full((n,), float(i), device="cuda")
+        if i > 1:
+            assert dropped[i - 1].wait(10)
+        return torch.full((n,), float(i), device="cuda")
 
     calls, entries, keeper = [], {}, Keeper()
     for i in range(steps):
         calls += [(f"fill{i}", "A", ()), (f"take{i}", "B", (Ref(f"r/fill{i}"),))]
-        entries |= {f"r/fill{i}": fill(i), f"r/take{i}": keeper.take}
+        entries |= {f"r/fill{i}": partial(fill, i), f"r/take{i}": partial(keeper.take, i)}
     made = graph(calls, Ref(f"r/take{steps - 1}"))
     execute(made, entries, {})
-    assert [float(s) for s in keeper.sums] == [float(i) for i in range(steps - 1)]
+    assert [float(s) for s in sums] == [float(i) for i in range(steps - 1)]
 
 
 def test_memory_of_the_output_is_not_given_away_while_the_caller_uses_it():
     made = graph([("fill", "A", (External((0, 0)),))], Ref("r/fill"))
     executor = Executor(made, {"r/fill": lambda v: torch.full((1 << 22,), v, device="cuda")}, {})
-    sums = []
+    streams, sums = [torch.cuda.Stream(), torch.cuda.Stream()], []
     for i in range(8):
-        output, _ = executor.run(((float(i),), {}))
-        sleep_s(0.01)  # on the caller's stream
-        sums.append(output.double().mean())
-        del output  # the next run may take its memory on the host, not before the sum on the device
+        with torch.cuda.stream(streams[i % 2]):
+            output, _ = executor.run(((float(i),), {}))
+            sleep_s(0.02)  # on the caller's stream, which the next run does not know of
+            sums.append(output.double().mean())
+            del output
+    torch.cuda.synchronize()
     assert [float(s) for s in sums] == [float(i) for i in range(8)]
 
 
@@ -180,9 +186,9 @@ from tests.overlap.test_device import graph
 from rlprof.overlap.bindings import Ref
 assert not torch.cuda.is_initialized()
 def first():
-    x = torch.zeros(4, device="cuda")
-    torch.cuda._sleep(200_000_000)
-    return x + 1
+    x = torch.zeros(4, device="cuda") + 1
+    torch.cuda._sleep(1_000_000_000)
+    return x
 made = graph([("a", "A", ()), ("b", "B", (Ref("r/a"),))], Ref("r/b"))
 output, record = execute(made, {"r/a": first, "r/b": lambda x: torch.cuda.default_stream().query()}, {})
 assert output is True
