@@ -36,6 +36,11 @@ class CudaStreams:
             self._streams[key] = torch.cuda.Stream(device=device)
         return self._streams[key]
 
+    def synchronize(self) -> None:
+        """Wait for all work in them."""
+        for stream in list(self._streams.values()):
+            stream.synchronize()
+
 
 class DeviceRun:
     """One run's view of the devices.
@@ -92,13 +97,11 @@ class DeviceRun:
             What it returned; a `Pending` of that if its device work may not be complete.
         """
         torch = self._torch
+        if torch is None and self._modes is None and modes is None:
+            return self._finished(complete(function(*args, **kwargs)))
         with in_modes(modes or self._modes):
             if torch is None:
-                output = complete(function(*args, **kwargs))
-                torch = _torch_with_cuda()
-                if torch is not None:  # CUDA came into use in this run: no stream of ours
-                    torch.cuda.synchronize()
-                return output
+                return self._finished(complete(function(*args, **kwargs)))
             with ExitStack() as stack:
                 streams = {d: self._streams.stream(torch, lane, d) for d in self._before}
                 for device, stream in streams.items():
@@ -116,6 +119,19 @@ class DeviceRun:
                     used += [*self._callers.values(), *map(torch.cuda.default_stream, streams)]
                 events = [stream.record_event(torch.cuda.Event(blocking=True)) for stream in used]
         return Pending(output, lambda: [event.synchronize() for event in events])
+
+    @staticmethod
+    def _finished(output: Any) -> Any:
+        """Wait if CUDA came into use in this run: its work is in no stream of ours."""
+        torch = _torch_with_cuda()
+        if torch is not None:
+            torch.cuda.synchronize()
+        return output
+
+    def settle(self) -> None:
+        """Wait for what calls have launched, after one of them failed."""
+        if self._torch is not None:
+            self._streams.synchronize()
 
     def hand_over(self, output: Any) -> None:
         """Make the region's output safe on the streams of its caller; all work is complete by now."""

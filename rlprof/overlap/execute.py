@@ -127,6 +127,7 @@ class Executor:
             failure.add_note(f"raised by {failed.task}, run by rlprof on {failed.worker}")
         finally:
             state.completer.close()
+        state.device.settle()
         raise failure
 
     def _backend(self, calls: Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]) -> Backend:
