@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
@@ -37,7 +38,7 @@ class Constants:
         name = self._objects.get(id(value))
         if name is None:
             if is_array(value):
-                first = f"{describe(value)} {stamp(value) or 0:08x}"
+                first = f"{describe(value)} {_digest(value)}"
             else:
                 first = f"object {type(value).__name__}"
             name = self._free(first)
@@ -69,6 +70,12 @@ class Constants:
             number += 1
             found = f"{name} {number}"
         return found
+
+
+def _digest(array: Any) -> str:
+    """Name contents; of torch tensors only that they are some."""
+    found = stamp(array) if isinstance(array, np.ndarray) else None
+    return f"{zlib.crc32(found) if isinstance(found, bytes) else found or 0:08x}"
 
 
 def is_scalar(value: Any) -> bool:

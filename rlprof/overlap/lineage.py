@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlprof.overlap.bindings import Path, View
 from rlprof.overlap.specs import Key
-from rlprof.overlap.values import DEEPEST, MemoryKey, is_array, memory_key, stamp, take_apart, view_of
+from rlprof.overlap.values import DEEPEST, MemoryKey, Stamp, is_array, memory_key, stamp, take_apart, view_of
 
 if TYPE_CHECKING:
     from rlprof.overlap.trace import CallRecord
@@ -67,27 +67,26 @@ class Known:
         It came with the region's arguments.
     """
 
-    __slots__ = (
-        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at",
-        "view",
-    )  # fmt: skip
+    # class attributes, so that making one sets little
+    external = False
+    #: Part of the array that the other fields describe.
+    view: View | None = None
+    #: Identities of the items when it was returned, for a container.
+    items: tuple[int, ...] | None = None
+    #: The call around other calls whose own code made it, and where in its output, if anybody asks.
+    maker: tuple[CallRecord, Path] | None = None
+    #: Arrays inside a container.
+    arrays: tuple[Known, ...] = ()
+    memory: MemoryTrack | None = None
+    stamp: Stamp | None = None
+    stamped_at = -1
 
     def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
         self.obj = obj
         self.record = record
         self.path = path
-        self.external = external
-        #: Part of the array that the other fields describe.
-        self.view: View | None = None
-        #: Identities of the items when it was returned, for a container.
-        self.items: tuple[int, ...] | None = None
-        #: The call around other calls whose own code made it, and where in its output, if anybody asks.
-        self.maker: tuple[CallRecord, Path] | None = None
-        #: Arrays inside a container.
-        self.arrays: tuple[Known, ...] = ()
-        self.memory: MemoryTrack | None = None
-        self.stamp: int | None = None
-        self.stamped_at = -1
+        if external:
+            self.external = True
 
 
 class RawPack:
@@ -190,7 +189,7 @@ class Lineage:
 
     def give(self, value: Any, event: int) -> None:
         """Make the region's arguments ``(args, kwargs)`` known, with all that is in them."""
-        self._enter(value, None, (), event, external=True)
+        self._enter(value, None, (), event, True)
 
     def returned(self, value: Any, record: CallRecord, event: int) -> Raw:
         """Make what an innermost call returned known.
@@ -204,34 +203,26 @@ class Lineage:
         event : int
             Number of the event, for the order of writes.
         """
-        given = frozenset(
-            id(known.obj) for raw in (*record.args, *record.kwargs.values()) for known in leaves_of(raw)
-        )
-        return self._enter(value, record, (), event, given=given)
+        return self._enter(value, record, (), event)
 
     def stands_for(self, reference: Any, record: CallRecord) -> None:
         """Make a reference known that remote calls take in place of what a call returned."""
         self._table[id(reference)] = Known(reference, record)
 
     def _enter(
-        self,
-        value: Any,
-        record: CallRecord | None,
-        path: Path,
-        event: int,
-        *,
-        given: frozenset[int] = frozenset(),
-        external: bool = False,
+        self, value: Any, record: CallRecord | None, path: Path, event: int, external: bool = False
     ) -> Raw:
+        cls = type(value)
         known = self._table.get(id(value))
-        if known is not None and id(value) in given and known.items is None and not is_shared(value):
-            return known
-        made = Known(value, record, path, external)
-        if type(value) in _SCALARS:
+        if cls in _SCALARS:
+            made = Known(value, record, path, external)
             # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
-            if not is_shared(value) or (external and known is None):
+            if cls is float or not is_shared(value) or (external and known is None):
                 self._table[id(value)] = made
             return made
+        if known is not None and known.items is None and record is not None and record.was_given(value):
+            return known
+        made = Known(value, record, path, external)
         if is_array(value):
             self._enter_array(made, known, event)
             self._table[id(value)] = made
@@ -240,17 +231,24 @@ class Lineage:
         if parts is None:
             self._table[id(value)] = made
             return made
-        items = [
-            self._enter(item, record, (*path, key), event, given=given, external=external)
-            for key, item in zip(parts.keys, parts.items, strict=True)
-        ]
-        made.items = tuple(map(id, parts.items))
-        if any(isinstance(i, RawPack) or i.record is not record or i.external != external for i in items):
+        items: list[Raw] = []
+        arrays: list[Known] = []
+        is_whole = True
+        for key, item in zip(parts.keys, parts.items, strict=True):
+            raw = self._enter(item, record, (*path, key), event, external)
+            items.append(raw)
+            if isinstance(raw, RawPack) or raw.record is not record or raw.external != external:
+                is_whole = False
+            elif raw.memory is not None:
+                arrays.append(raw)
+            elif raw.arrays:
+                arrays += raw.arrays
+        if not is_whole:
             return RawPack(parts.kind, parts.keys, items, value)
-        made.arrays = tuple(
-            a for i in items if isinstance(i, Known) for a in ((i,) if i.memory is not None else i.arrays)
-        )
-        if parts.items:  # all empty tuples are one object
+        made.items = tuple(map(id, parts.items))
+        if arrays:
+            made.arrays = tuple(arrays)
+        if items:  # all empty tuples are one object
             self._table[id(value)] = made
         return made
 

@@ -7,13 +7,15 @@ The rest waits until the run is over (`rlprof.overlap.assemble`).
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
-from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack
+from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, leaves_of
 from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
@@ -28,27 +30,30 @@ if TYPE_CHECKING:
 class CallRecord:
     """One call, as noted while it runs."""
 
-    __slots__ = (
-        "accesses", "args", "arrays", "batch_size", "context", "device", "end_ns", "failed", "has_inner",
-        "kwargs", "modes", "node", "output", "parent", "return_ns", "start_ns",
-    )  # fmt: skip
+    # class attributes, so that making one sets little
+    output: Raw | None = None
+    accesses: tuple[tuple[Cell, Mode], ...] = ()
+    batch_size: int | None = None
+    modes: TorchModes | None = None
+    has_inner = False
+    failed = False
+    device: Any = None
+    args: Sequence[Raw] = ()
+    kwargs: Mapping[str, Raw] = MappingProxyType({})
+    start_ns = return_ns = end_ns = 0
 
     def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
         self.node = node
         self.context = context
         self.parent = parent
-        self.args: list[Raw] = []
-        self.kwargs: dict[str, Raw] = {}
-        self.output: Raw | None = None
         #: Arrays in its arguments.
         self.arrays: list[Known] = []
-        self.accesses: tuple[tuple[Cell, Mode], ...] = ()
-        self.batch_size: int | None = None
-        self.modes: TorchModes | None = None
-        self.has_inner = False
-        self.failed = False
-        self.device: Any = None
-        self.start_ns = self.return_ns = self.end_ns = 0
+
+    def was_given(self, value: Any) -> bool:
+        """Whether an object is among its arguments."""
+        return any(
+            known.obj is value for raw in (*self.args, *self.kwargs.values()) for known in leaves_of(raw)
+        )
 
     @property
     def id(self) -> str:

@@ -22,6 +22,12 @@ from rlprof.overlap.structures import is_tensor
 DEEPEST = 50
 
 
+#: Arrays up to this size are compared as they are, larger ones by a checksum, in bytes.
+SMALL_BYTES = 4096
+#: What `stamp` returns.
+Stamp = int | bytes
+
+
 class Parts(NamedTuple):
     """A container taken apart, one level.
 
@@ -40,6 +46,8 @@ class Parts(NamedTuple):
     items: tuple[Any, ...]
 
 
+#: Faster than a call of the class.
+_parts = Parts._make
 _SIMPLE = frozenset({int, float, bool, str, bytes, complex, type(None), np.ndarray})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
@@ -50,14 +58,15 @@ def take_apart(value: Any) -> Parts | None:
     if cls in _SIMPLE:
         return None
     if cls is tuple:
-        return Parts("tuple", tuple(range(len(value))), value)
+        return _parts(("tuple", tuple(range(len(value))), value))
     if cls is list:
-        return Parts("list", tuple(range(len(value))), tuple(value))
+        return _parts(("list", tuple(range(len(value))), tuple(value)))
     if cls is dict:
         keys = tuple(value)
-        if all(type(key) is str or type(key) is int for key in keys):
-            return Parts("dict", keys, tuple(value.values()))
-        return None
+        for key in keys:
+            if type(key) is not str and type(key) is not int:
+                return None
+        return _parts(("dict", keys, tuple(value.values())))
     try:
         names = _FIELDS[cls]
     except KeyError:
@@ -115,7 +124,7 @@ def torch_module() -> Any:
 
 def is_array(value: Any) -> bool:
     """Whether a value is an array with memory of its own to follow: numpy or strided torch."""
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray or isinstance(value, np.ndarray):
         return True
     return is_tensor(value) and bool(value.layout is sys.modules["torch"].strided)
 
@@ -127,10 +136,12 @@ MemoryKey = tuple[str, int]
 def memory_key(array: Any) -> MemoryKey:
     """Return what tells the memory that an array lies in from all other."""
     if isinstance(array, np.ndarray):
+        if array.base is None:
+            return ("numpy", id(array))
         owner: Any = array
         while (base := _base(owner)) is not None:
             owner = base
-        if owner is array or not is_tensor(owner):
+        if not is_tensor(owner):
             return ("numpy", id(owner))
         array = owner  # of Tensor.numpy()
     return ("torch", array.untyped_storage()._cdata)
@@ -200,17 +211,19 @@ def view_of(part: Any, whole: Any) -> View | None:
     return View(offset, tuple(part.shape), strides, dtype, tuple(whole.shape), whole_strides)
 
 
-def stamp(array: Any) -> int | None:
-    """Return a number that changes when an array's contents are written in place; None: cannot be told.
+def stamp(array: Any) -> Stamp | None:
+    """Return what changes when an array's contents are written in place; None: it cannot be told.
 
     Notes
     -----
-    For numpy it is a checksum of the contents, so a write that puts back what was there is none. For torch
-    it is the version counter, which all views of a tensor share; writes past it (through ``.data``, or by
-    kernels that torch knows nothing of) are not seen.
+    Of a small numpy array these are the contents, of a large one a checksum: a write that puts back what was
+    there is none. Of a torch tensor it is the version counter, which all its views share; writes past it
+    (through ``.data``, or by kernels that torch knows nothing of) are not seen.
     """
     if type(array) is np.ndarray or isinstance(array, np.ndarray):
-        if array.dtype.kind in "biufc" and array.size:
+        if array.nbytes <= SMALL_BYTES:
+            return None if array.dtype.hasobject else array.tobytes()
+        if array.dtype.kind in "biufc":
             return zlib.crc32(array.data if array.flags.c_contiguous else np.ascontiguousarray(array).data)
         return None if array.dtype.hasobject else zlib.crc32(array.tobytes())
     return _torch_version(array)
