@@ -20,7 +20,7 @@ from rlprof.overlap.context import CallContext, current
 from rlprof.overlap.errors import WrapError
 from rlprof.overlap.node import ExecutionNode
 from rlprof.overlap.program import Program
-from rlprof.overlap.reread import Before, Piece, Reread, hidden_roots, pieces, uses_of
+from rlprof.overlap.reread import Before, Piece, Reread, hidden_roots, paths_in_memory, pieces, uses_of
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, fixed_uses, uses
 from rlprof.unavailable import Unavailable
@@ -128,6 +128,7 @@ class _Watch:
         self._frames: list[_Frame] = []
         self._last: dict[Piece, bytes] = {}
         self._changing: set[Piece] = set()
+        self._returned: set[str] = set()
         self._written: set[tuple[str, str]] = set()
         self._findings: dict[tuple[str, str, str], Finding] = {}
         self._notes: dict[tuple[str, str], None] = {}
@@ -195,11 +196,16 @@ class _Watch:
                 if isinstance(result, concurrent.futures.Future):
                     concurrent.futures.wait([result])
             except BaseException:
-                self._leave(frame)
+                self._leave(frame, None)
                 raise
             if isinstance(result, Coroutine):
                 return self._awaited(frame, result)
-            self._leave(frame)
+            done = (
+                result.done() and not result.exception()
+                if isinstance(result, concurrent.futures.Future)
+                else 0
+            )
+            self._leave(frame, result.result() if done else result)
             self._again_with_other_state(frame, result)
             return result
 
@@ -208,14 +214,17 @@ class _Watch:
     async def _awaited(self, frame: _Frame, coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             result = await coroutine
-        finally:
-            self._leave(frame)
+        except BaseException:
+            self._leave(frame, None)
+            raise
+        self._leave(frame, result)
         if self.rereads:
             self.note(frame.node.path, "a coroutine is not run again: its reads were not checked")
         return result
 
     def _look(self) -> dict[Piece, bytes]:
-        found = pieces(self.states, self.partitions, Contents(self.states))
+        self._contents = Contents(self.states)
+        found = pieces(self.states, self.partitions, self._contents)
         for name, fingerprint in self.fingerprints.items():
             seen = fingerprint(self.program.states[name].obj)
             found[Piece(name, None, name)] = seen if isinstance(seen, bytes) else repr(hash(seen)).encode()
@@ -257,9 +266,11 @@ class _Watch:
                 frame.before = Before(self.states, self.partitions, node.entry, args, kwargs, context)
         return frame
 
-    def _leave(self, frame: _Frame) -> None:
+    def _leave(self, frame: _Frame, result: Any) -> None:
         with self._lock:
             self._boundary()
+            returned = paths_in_memory(self._contents, result)
+            self._returned |= returned
             self._frames.remove(frame)
             path = frame.node.path
             if frame.parallel:
@@ -268,7 +279,8 @@ class _Watch:
             if not self.rereads:
                 self._calls[path] += 1
             for piece in sorted(frame.changes, key=str):
-                self._judge(frame, piece)
+                if frame.has_inner or piece.path not in returned:  # else it is seen when calls are recorded
+                    self._judge(frame, piece)
 
     def _judge(self, frame: _Frame, piece: Piece) -> None:
         """Is the call allowed to have written this?"""
@@ -314,7 +326,7 @@ class _Watch:
             return
         self._paused = True
         try:
-            again = Reread(before, frame.uses, self._changing, result)
+            again = Reread(before, frame.uses, self._changing, result, self._returned)
             found = again.find(self.seed)
         finally:
             self._paused = False

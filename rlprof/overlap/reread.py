@@ -15,6 +15,7 @@ import numpy as np
 from rlprof.overlap.contents import Contents, perturb
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.specs import Cell, Mode
+from rlprof.overlap.values import flatten, is_array, memory_key
 
 
 #: Where something lies in a state object: its name, its partition if that can be told, and the path.
@@ -64,6 +65,18 @@ def _item(root: Any, rest: str) -> int | str | None:
         if isinstance(key, int | str) and rest.startswith(f"[{key!r}]"):
             return key
     return None
+
+
+def paths_in_memory(contents: Contents, values: Any) -> set[str]:
+    """Paths of arrays that share memory with an array in `values`, nested containers of them."""
+    shared = {memory_key(leaf) for _, leaf in flatten(values) if is_array(leaf)}
+    if not shared:
+        return set()
+    return {
+        path
+        for path, place in contents.places.items()
+        if place.kind == "array" and is_array(place.value) and memory_key(place.value) in shared
+    }
 
 
 def uses_of(piece: Piece, uses: Iterable[tuple[Cell, Mode]]) -> set[Mode]:
@@ -176,18 +189,29 @@ class Reread:
         What was seen to change in the program: the rest has one version only, and need not be declared.
     result : object
         Of the native run.
+    returned : set of str
+        Paths of arrays that calls return without a copy: their memory is followed when calls are recorded, and
+        no declaration says anything of it.
     """
 
     def __init__(
-        self, before: Before, uses: tuple[tuple[Cell, Mode], ...], changing: set[Piece], result: Any
+        self,
+        before: Before,
+        uses: tuple[tuple[Cell, Mode], ...],
+        changing: set[Piece],
+        result: Any,
+        returned: set[str],
     ) -> None:
         self.before, self.uses, self.result = before, uses, result
         self._after = Contents({**before._roots(), "result": result})
         self._wanted = _digests(result)
         self._pieces = pieces(before.states, before.partitions, self._after)
         self._targets: dict[Piece, bool] = {}
+        given = paths_in_memory(before.contents, (before.args, before.kwargs))
         for piece in sorted(changing, key=str):
             modes = uses_of(piece, uses)
+            if piece.path in given or (modes and piece.path in returned):
+                continue
             if not modes or modes == {"refresh"}:
                 self._targets[piece] = bool(modes)
 
