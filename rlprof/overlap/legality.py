@@ -14,7 +14,7 @@ from rlprof.overlap.bindings import Binding, Pack, sources
 from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
 from rlprof.overlap.memory import peak_memory_bytes
 from rlprof.overlap.needs import Need, boundaries, needs
-from rlprof.overlap.parts import part_accesses, part_arguments, whole_call
+from rlprof.overlap.parts import natives, part_accesses, part_arguments
 from rlprof.overlap.precedence import Precedence
 from rlprof.overlap.samples import NotBySampleError, native_form
 from rlprof.overlap.specs import Cell, NodeSpec
@@ -84,7 +84,7 @@ def check(
     if any(r.rule == "" for r in refusals):
         return tuple(Refusal("L1", r.reason) for r in refusals if r.rule == "")
     try:
-        calls = {origin: whole_call(parts, native) for origin, parts in native.parts.items()}
+        calls = natives(native)
         output = native_form(native.output, native)
     except NotBySampleError as error:
         return (Refusal("L2", f"the graph to compare with is not legal itself: {error.what}"),)

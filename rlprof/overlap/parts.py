@@ -137,6 +137,21 @@ def whole_call(parts: tuple[Call, ...], graph: CallGraph) -> Call:
     )
 
 
+def natives(graph: CallGraph) -> dict[str, Call]:
+    """Native calls by origin, as far as the graph tells: arguments in native form; made once for each graph.
+
+    Raises
+    ------
+    NotBySampleError
+        If the parts of a call do not fit together.
+    """
+    known: dict[str, Call] | None = graph.__dict__.get("_natives")
+    if known is None:
+        known = {origin: whole_call(parts, graph) for origin, parts in graph.parts.items()}
+        graph.__dict__["_natives"] = known
+    return known
+
+
 def _joined_sequences(column: list[Binding], samples: list[Samples], call: str) -> Binding:
     if all(isinstance(item, Pack) for item in column):
         placed = {

@@ -12,7 +12,7 @@ from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
 from rlprof.overlap.needs import Need, boundaries, needs
-from rlprof.overlap.parts import as_pack, whole_call
+from rlprof.overlap.parts import as_pack, natives
 from rlprof.overlap.precedence import Precedence
 from rlprof.overlap.samples import NotBySampleError, express, native_form
 
@@ -137,11 +137,6 @@ def rebound(
         output=bound(graph.output),
         order_edges=tuple(order_edges),
     )
-
-
-def natives(graph: CallGraph) -> dict[str, Call]:
-    """Native calls by origin, as far as the graph tells: arguments in native form."""
-    return {origin: whole_call(parts, graph) for origin, parts in graph.parts.items()}
 
 
 class Reach:
