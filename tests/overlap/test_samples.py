@@ -134,7 +134,7 @@ def test_parts_of_sequences_are_one_sequence_again() -> None:
         assert whole_call(parts, program).arguments == call.arguments
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_views_and_slices_of_parts_are_those_of_the_whole(seed: int) -> None:
     """Real arrays: what is expressed over parts evaluates to what the native binding does."""

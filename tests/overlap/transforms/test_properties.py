@@ -31,7 +31,7 @@ def legal_or_refused(seed: int, length: int) -> None:
         assert same(truth, run(graph, order)), graph.history
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_every_transformation_is_legal_or_refused(seed: int) -> None:
     legal_or_refused(seed, 6)
@@ -44,7 +44,7 @@ def test_every_transformation_is_legal_or_refused_many_times(seed: int) -> None:
     legal_or_refused(seed, 8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_what_passes_the_check_computes_the_same(seed: int) -> None:
     """Whatever was done to the graph by hand."""
@@ -62,7 +62,7 @@ def test_what_passes_the_check_computes_the_same(seed: int) -> None:
                 assert same(truth, run(spoilt, order)), graph.history
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_merge_undoes_a_spatial_split(seed: int) -> None:
     draw = random.Random(seed)
