@@ -17,6 +17,7 @@ from rlprof.overlap.values import DEEPEST, MemoryKey, Stamp, is_array, memory_ke
 if TYPE_CHECKING:
     from rlprof.overlap.trace import CallRecord
 
+_CONTAINERS = frozenset({tuple, list, dict})
 _SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
 
 
@@ -223,7 +224,7 @@ class Lineage:
         if known is not None and known.items is None and record is not None and record.was_given(value):
             return known
         made = Known(value, record, path, external)
-        if is_array(value):
+        if cls not in _CONTAINERS and is_array(value):
             self._enter_array(made, known, event)
             self._table[id(value)] = made
             return made
@@ -234,7 +235,7 @@ class Lineage:
         items: list[Raw] = []
         arrays: list[Known] = []
         is_whole = True
-        for key, item in zip(parts.keys, parts.items, strict=True):
+        for key, item in zip(*parts[1:]):  # noqa: B905  (as many keys as items)
             raw = self._enter(item, record, (*path, key), event, external)
             items.append(raw)
             if isinstance(raw, RawPack) or raw.record is not record or raw.external != external:

@@ -47,7 +47,7 @@ class Parts(NamedTuple):
 
 
 #: Faster than a call of the class.
-_parts = Parts._make
+_new = tuple.__new__
 _SIMPLE = frozenset({int, float, bool, str, bytes, complex, type(None), np.ndarray})
 _FIELDS: dict[type, tuple[str, ...] | None] = {}
 
@@ -57,16 +57,13 @@ def take_apart(value: Any) -> Parts | None:
     cls = type(value)
     if cls in _SIMPLE:
         return None
-    if cls is tuple:
-        return _parts(("tuple", tuple(range(len(value))), value))
-    if cls is list:
-        return _parts(("list", tuple(range(len(value))), tuple(value)))
     if cls is dict:
-        keys = tuple(value)
-        for key in keys:
+        for key in value:
             if type(key) is not str and type(key) is not int:
                 return None
-        return _parts(("dict", keys, tuple(value.values())))
+        return _new(Parts, ("dict", tuple(value), tuple(value.values())))
+    if cls is tuple or cls is list:
+        return _new(Parts, ("tuple" if cls is tuple else "list", tuple(range(len(value))), tuple(value)))
     try:
         names = _FIELDS[cls]
     except KeyError:
@@ -184,6 +181,8 @@ def extent_of(array: Any) -> Extent:
 
 def view_of(part: Any, whole: Any) -> View | None:
     """Return `part` as a view of `whole`, None if it is none that `take_view` could take."""
+    if isinstance(part, np.ndarray) != isinstance(whole, np.ndarray):
+        return None
     if memory_key(part) != memory_key(whole):
         return None
     inner, outer = extent_of(part), extent_of(whole)

@@ -1,0 +1,134 @@
+"""Where torch tensors of recorded calls come from."""
+
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlprof.overlap.bindings import Const, Ref
+from rlprof.overlap.strided import take_view
+from tests.overlap.test_recorder import argument, call, memory, recorded, sink
+
+torch = pytest.importorskip("torch")
+
+
+def fresh() -> Any:
+    return torch.randn(4, 3)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda t: t[1:, ::2],
+        lambda t: t.T,
+        lambda t: t.view(-1)[5:],
+        lambda t: t.unfold(0, 2, 1),
+        lambda t: t.expand(2, 4, 3),
+        lambda t: t.detach(),
+    ],
+    ids=["slice", "transposed", "flat", "unfold", "expand", "detach of no gradient"],
+)
+def test_a_view_taken_by_glue(cut: Any) -> None:
+    seen = []
+
+    def main(c: Any) -> None:
+        seen.append(c.make())
+        c.use(cut(seen[-1]))
+
+    r = recorded(main, {"make": fresh, "use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Ref)
+    assert binding.call == "main/make"
+    assert binding.view is not None
+    assert torch.equal(take_view(seen[0], binding.view), cut(seen[0]))
+
+
+def test_a_copy_by_glue_is_unknown() -> None:
+    r = recorded(lambda c: c.use(c.make() * 2), {"make": fresh, "use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert binding.name.startswith("?")
+
+
+def test_a_detached_tensor_is_another_value() -> None:
+    r = recorded(
+        lambda c: c.use(c.make().detach()), {"make": lambda: fresh().requires_grad_() * 2, "use": sink}
+    )
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert binding.name.startswith("?")
+
+
+def test_writes_in_place_are_counted_by_torch() -> None:
+    def main(c: Any) -> None:
+        made = c.make()
+        c.use(made)
+        c.write(made[1:])
+        c.use(made)
+
+    r = recorded(main, {"make": fresh, "use": sink, "write": lambda t: t.add_(1)})
+    name = "memory:main/make"
+    assert memory(r, "write") == {name: "update"}
+    assert memory(r, "use") == memory(r, "use#1") == {name: "read"}
+    assert call(r, "write").output == Ref("main/make", (), argument(r, "write").view)  # type: ignore[union-attr]
+
+
+def test_a_buffer_that_is_written_and_returned_again() -> None:
+    buffer = torch.zeros(3)
+
+    def step() -> Any:
+        buffer.add_(1)
+        return buffer.view(3, 1)
+
+    def main(c: Any) -> None:
+        c.use(c.step())
+        c.use(c.step())
+
+    r = recorded(main, {"step": step, "use": sink})
+    assert memory(r, "step#1") == {"memory:main/step": "update"}
+    assert memory(r, "use") == {"memory:main/step": "read"}
+
+
+def test_parameters_are_constant_until_an_optimiser_steps() -> None:
+    layer = torch.nn.Linear(3, 2)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def update(weight: Any) -> None:
+        layer(fresh()).sum().backward()
+        optimiser.step()
+
+    def main(c: Any) -> None:
+        c.use(layer.weight)
+        c.use(layer.bias)
+        c.update(layer.weight)
+
+    r = recorded(main, {"use": sink, "update": update})
+    weight, bias = argument(r, "use"), argument(r, "use#1")
+    assert isinstance(weight, Const)
+    assert isinstance(bias, Const)
+    assert r.constants[weight.name] is layer.weight
+    assert list(memory(r, "update").values()) == ["update"]
+    assert list(memory(r, "use").values()) == ["read"]
+    assert memory(r, "use").keys() == memory(r, "update").keys()
+
+
+def test_equal_tensors_are_constant() -> None:
+    r = recorded(lambda c: c.use(torch.ones(2)), {"use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert r.constants[binding.name].tolist() == [1, 1]
+
+
+def test_a_tensor_of_a_numpy_array_shares_its_memory() -> None:
+    def main(c: Any) -> None:
+        made = c.make()
+        c.write(made.numpy())
+        c.use(made)
+
+    def write(array: Any) -> None:
+        array += 1
+
+    r = recorded(main, {"make": fresh, "use": sink, "write": write})
+    assert memory(r, "write") == {"memory:main/make": "update"}
