@@ -53,8 +53,7 @@ def on_device(call: Call, stream: torch.cuda.Stream | None = None) -> Call:
     """
 
     def launch(task: Task, inputs: Mapping[str, Any]) -> Pending:
-        import torch
-
+        torch = _torch()
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             current = torch.cuda.current_stream()
             try:
@@ -62,7 +61,7 @@ def on_device(call: Call, stream: torch.cuda.Stream | None = None) -> Call:
             except BaseException:
                 current.synchronize()  # a task that failed leaves no work behind
                 raise
-            own: tuple[torch.cuda.Stream, ...] = ()
+            own: tuple[Any, ...] = ()
             if isinstance(output, Launched):
                 output, own = output.output, output.streams
             return Pending(output, recorded((current, *own)))
@@ -70,11 +69,15 @@ def on_device(call: Call, stream: torch.cuda.Stream | None = None) -> Call:
     return launch
 
 
-def recorded(streams: Iterable[torch.cuda.Stream]) -> Callable[[], None]:
-    """Record an event on each stream now; what is returned waits for all of them, for use in `Pending`."""
+def _torch() -> Any:
     import torch
 
-    events = []
+    return torch
+
+
+def recorded(streams: Iterable[torch.cuda.Stream]) -> Callable[[], None]:
+    """Record an event on each stream now; what is returned waits for all of them, for use in `Pending`."""
+    torch, events = _torch(), []
     for stream in streams:
         event = torch.cuda.Event(blocking=True)  # the waiting thread sleeps instead of spinning
         event.record(stream)

@@ -113,23 +113,22 @@ class _Guardian:
     def __init__(self, mark: str) -> None:
         command = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), mark]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
 
     def watch(self, group: int) -> None:
         self._tell(f"{group}\n")
 
     def dismiss(self) -> None:
         self._tell("bye\n")
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._input.close()
         self._process.wait()
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
-        except OSError:
-            pass  # somebody ended it; the workers still end with an orderly close
+        with contextlib.suppress(OSError):  # somebody ended it; an orderly close still ends the workers
+            self._input.write(line.encode())
+            self._input.flush()
 
 
 class _ProcessWorker(Worker):
@@ -199,6 +198,8 @@ class _ProcessWorker(Worker):
             values = [value if isinstance(value, Packed) else pack(value) for value in inputs.values()]
             send(self._connection, ("execute", task, list(inputs)), values)
             answer, outputs = receive(self._connection)
+            if isinstance(answer, Raised):
+                raise answer.error()
             start_ns, returned_ns, end_ns, raised = answer
             if raised is not None:
                 return Completion(
@@ -207,8 +208,8 @@ class _ProcessWorker(Worker):
             return Completion(position, self.name, start_ns, returned_ns, end_ns, outputs[0], None)
         except (EOFError, OSError):
             error = None
-        except Exception as broken:  # what came is not what a worker sends
-            error = WorkerDownError(f"worker {self.name} cannot be understood: {broken}")
+        except Exception as broken:  # the next answer would not be that to the next question
+            error = WorkerDownError(f"what goes to or comes from it cannot be received: {broken}")
             self.end(error)
         self.bury(1.0)
         end_ns = time.monotonic_ns()

@@ -174,8 +174,7 @@ class _TensorPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Reduce a tensor to its bytes, type and shape; leave everything else to pickle."""
-        import torch
-
+        torch = _torch()
         if (
             type(value) is not torch.Tensor
             or value.device.type != "cpu"
@@ -191,9 +190,14 @@ class _TensorPickler(pickle.Pickler):
         return _tensor, (pickle.PickleBuffer(flat), value.dtype, tuple(value.shape))
 
 
-def _tensor(data: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _torch() -> Any:
     import torch
 
+    return torch
+
+
+def _tensor(data: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    torch = _torch()
     return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
 
 

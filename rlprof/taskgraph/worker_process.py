@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlprof.errors import UsageError
 from rlprof.taskgraph.backend import Call, Pending
-from rlprof.taskgraph.errors import EndedError, RemoteError, WorkerDownError
+from rlprof.taskgraph.errors import EndedError, RemoteError, TransferError, WorkerDownError
 from rlprof.taskgraph.task import Task
 from rlprof.taskgraph.transfer import Packed, pack, receive, send
 
@@ -127,6 +127,9 @@ def main(socket: int, worker: str) -> None:
         try:
             (order, *arguments), values = receive(connection)
         except (EOFError, OSError):
+            return
+        except TransferError as error:  # the rest of the message is lost
+            send(connection, Raised.of(error, worker))
             return
         if order == "exit":
             return

@@ -200,11 +200,14 @@ def test_what_cannot_run_is_refused_before_anything_runs(pool: ProcessBackend) -
     [
         (missing_checkpoint, "worker bad could not be made: FileNotFoundError.*checkpoint.pt"),
         (dies_early, r"worker bad could not be made: process \d+ exited with status 9"),
-        (too_slow, "worker bad could not be made: it did not answer within 1.0 s"),
+        pytest.param(
+            too_slow, "worker bad could not be made: it did not answer within 2.0 s", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_worker_that_cannot_be_made_ends_the_others(factory: Any, message: str) -> None:
-    backend = ProcessBackend({"good": Counter, "bad": factory}, setup_timeout_s=1.0)
+    timeout_s = 2.0 if factory is too_slow else 60.0
+    backend = ProcessBackend({"good": Counter, "bad": factory}, setup_timeout_s=timeout_s)
     begun = time.monotonic()
     with pytest.raises(WorkerStartError, match=message):
         run(one("call", "good"), backend)
@@ -275,7 +278,7 @@ def test_other_workers_finish_what_they_do_and_can_be_used_again() -> None:
         assert run(one("add", "right"), backend).outputs == {"a": 1}
 
 
-@pytest.mark.parametrize("how", ["sleeps", "is stopped"])
+@pytest.mark.parametrize("how", ["sleeps", pytest.param("is stopped", marks=pytest.mark.slow)])
 def test_a_task_that_takes_too_long_loses_its_worker(how: str) -> None:
     def limit_s(task: Task) -> float | None:
         return 0.3 if task.id == "a" else None
@@ -358,6 +361,35 @@ def test_when_the_program_itself_is_killed_nothing_is_left(tmp_path: Path) -> No
     while alive(*ids) and time.monotonic() < until:
         time.sleep(0.02)
     assert alive(*ids) == []
+
+
+@pytest.mark.slow
+def test_a_script_that_starts_workers_while_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.replace('if __name__ == "__main__":', "if True:"))
+    done = subprocess.run(
+        [sys.executable, str(script), "unused"], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "WorkerStartError: worker left could not be made: RuntimeError" in done.stderr
+    assert "__name__ == '__main__'" in done.stderr
+
+
+@pytest.mark.slow
+def test_workers_end_in_order_when_their_guardian_is_gone() -> None:
+    with ProcessBackend({"left": Counter, "right": Counter}) as backend:
+        assert backend._guardian is not None
+        os.kill(backend._guardian._process.pid, signal.SIGKILL)
+        ids = backend.process_ids
+        assert run(one("add"), backend).outputs == {"a": 1}
+        os.kill(ids["left"], signal.SIGKILL)
+        while not backend.lost:
+            time.sleep(0.01)
+        backend.renew()
+        assert run(one("add"), backend).outputs == {"a": 1}
+        ids |= {"new": backend.process_ids["left"]}
+    assert not alive(*ids.values())
 
 
 @pytest.fixture(scope="module")

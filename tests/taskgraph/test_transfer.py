@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from multiprocessing import Pipe
 from pathlib import Path
@@ -127,6 +128,24 @@ def test_many_values_in_one_message() -> None:
     assert [int(np.max(r.map())) for r in received] == list(range(400))
 
 
+def test_when_no_more_files_can_be_opened_it_is_said() -> None:
+    here, there = Pipe()
+    packed = pack(np.zeros(100_000))
+    send(here, "message", [packed])
+    packed.release()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the next two: for the socket, and for the block
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        with pytest.raises(TransferError, match=r"too many open files.*ulimit -n"):
+            receive(there)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    here.close()
+    there.close()
+
+
 @pytest.mark.parametrize("value", [lambda: 1, threading.Lock(), (i for i in "ab"), [open]])
 def test_what_cannot_be_pickled_is_named(value: Any) -> None:
     if value == [open]:
@@ -163,6 +182,7 @@ def test_free_memory_is_that_of_this_machine() -> None:
     assert 0 < free_memory_bytes() <= psutil.virtual_memory().total
 
 
+@pytest.mark.slow
 def test_plain_tensors_go_through_the_block_and_others_as_torch_pickles_them() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     plain = [
