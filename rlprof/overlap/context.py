@@ -7,11 +7,15 @@ sets it (`at_call`), so that a call sees the same context wherever it runs.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from rlprof.capture import recorder as _recorder
+from rlprof.capture.annotate import annotate
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import Call
@@ -50,6 +54,8 @@ class CallContext:
     _label: str | None = None
     counts: dict[str, itertools.count[int]] | None = None
     _samples: tuple[int, ...] | None = None
+    #: In which its range of a capture is open.
+    range_thread: int | None = None
 
     def __init__(self, node: str, parent: CallContext | None, position: int, is_loop: bool) -> None:
         self.node = node
@@ -156,6 +162,8 @@ def call_context(region: CallContext, call: Call) -> CallContext:
 def at_call(region: CallContext, call: Call) -> Iterator[CallContext]:
     """Run a block as the given call of a graph: its draws and nested nodes see the native context.
 
+    In a capture the block is a range of the call's node, as natively, whatever thread it runs in.
+
     Parameters
     ----------
     region : CallContext
@@ -165,7 +173,16 @@ def at_call(region: CallContext, call: Call) -> Iterator[CallContext]:
     """
     made = call_context(region, call)
     token = _current.set(made)
+    shown = None
+    if _recorder.current is not None:
+        # where the region's own range is open, this one lies inside it
+        inside = region.range_thread == threading.get_ident()
+        name = call.node.removeprefix(f"{region.node}/") if inside else call.node
+        shown = annotate(name)
+        shown.__enter__()
     try:
         yield made
     finally:
+        if shown is not None:
+            shown.__exit__(None, None, None)
         _current.reset(token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 import time
 from collections.abc import Coroutine
 from types import CoroutineType
@@ -48,6 +49,7 @@ def start(
             context.run = run
     if _recorder.current is not None:
         observation.range = annotate(node.name).__enter__()
+        context.range_thread = threading.get_ident()
     if run is not None:
         observation.record = record = run.open(node, context, args, kwargs)
         if run.devices.present:
