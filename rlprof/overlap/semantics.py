@@ -1,17 +1,18 @@
 """The semantic record of a run: what must be equal exactly, whatever the bits.
 
 Order of parameter updates, contents of every minibatch, and the version of the policy that every rollout call
-used for every sample. A record is either what a graph says (`of_graph`) or what was seen while one ran
-(`Watch`); the latter follows the writes themselves and does not believe the graph.
+used for every sample. A record is either what a graph says (`of_graph`), or what was seen: while one ran
+(`Watch`), or of native calls (`watch_native`). What is seen follows the writes themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -22,6 +23,10 @@ from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.values import flatten, is_array
+
+if TYPE_CHECKING:
+    from rlprof.overlap.context import CallContext
+    from rlprof.overlap.program import Program
 
 #: The kind of equality that `compare` establishes.
 EQUALITY = "semantic record"
@@ -202,6 +207,54 @@ class Watch:
         """What has been seen."""
         with self._lock:
             return SemanticRecord(tuple(self._updates), frozenset(self._uses))
+
+
+@contextmanager
+def watch_native(program: Program, graph: CallGraph) -> Iterator[list[Watch]]:
+    """See native calls of a region while the block runs.
+
+    Parameters
+    ----------
+    program : Program
+        With nothing installed in place of the region.
+    graph : CallGraph
+        Its native graph: says which calls are units, and which cells they use.
+
+    Yields
+    ------
+    list of Watch
+        One for each call of the region so far.
+    """
+    name = graph.region.rpartition("/")[2]
+    seen: list[Watch] = []
+    running: dict[CallContext, Watch] = {}
+
+    def unit(context: CallContext) -> tuple[Watch, Call] | None:
+        above: CallContext | None = context
+        while above is not None and above.node != graph.region:
+            above = above.parent
+        if above is None or above is context or above not in running:
+            return None
+        call = graph.by_id.get(name + context.label[len(above.label) :])
+        return None if call is None else (running[above], call)
+
+    def before(context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if context.node == graph.region:
+            running[context] = Watch(graph)
+            seen.append(running[context])
+        elif (found := unit(context)) is not None:
+            found[0].started(found[1], (args, kwargs))
+
+    def after(context: CallContext, result: Any, error: BaseException | None) -> None:  # noqa: ARG001
+        if (found := unit(context)) is not None:
+            found[0].ended(found[1])
+        running.pop(context, None)
+
+    remove = program.add_hook(before=before, after=after)
+    try:
+        yield seen
+    finally:
+        remove()
 
 
 class _Roles:

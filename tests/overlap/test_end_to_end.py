@@ -12,7 +12,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.lower import lower
 from rlprof.overlap.replay import replay
-from rlprof.overlap.semantics import Watch, compare, of_graph
+from rlprof.overlap.semantics import Watch, compare, of_graph, watch_native
 from rlprof.overlap.transforms import interleave, split_spatial, split_temporal
 from rlprof.taskgraph import SerialBackend, VersionMismatchError, verify
 from tests.overlap.adversary import RandomOrder, last_first
@@ -35,6 +35,26 @@ def temporal(graph: CallGraph) -> CallGraph:
 
 
 TRANSFORMED = [spatial, spatial_epochs, temporal]
+
+
+def test_a_run_has_the_semantic_record_of_the_native_calls_themselves():
+    made, graph, _ = recorded("iteration")
+    with watch_native(made.program, graph) as natives:
+        made.trainer.train(2)
+    made.trainer.train(1)
+    other, _, _ = recorded("iteration")
+    watches: list[Watch] = []
+    changed = spatial_epochs(graph)
+    other.program.install(changed, watch=lambda: watches.append(Watch(changed)) or watches[-1])
+    other.trainer.train(2)
+    assert len(natives) == len(watches) == 2
+    for native, seen in zip(natives, watches, strict=True):
+        assert len(native.record.updates) == 2
+        assert len(native.record.policy) == 2 * 3 * 8
+        assert not compare(of_graph(graph), native.record)
+        assert not compare(native.record, seen.record, bits=True)
+    # another iteration has other minibatches
+    assert {d.kind for d in compare(natives[0].record, watches[1].record)} == {"minibatch contents"}
 
 
 def recorded(region: str) -> tuple[Wrapped, CallGraph, list]:
