@@ -2,6 +2,8 @@
 
 Graphs of several shapes at 100,000 tasks. Dispatch runs tasks that do nothing, so wall time by tasks is what
 the dispatcher, the threads and the record cost: median and range over rounds, the garbage collector on.
+Worker processes: the time of a task that does nothing in a chain over two of them, and of handing an array
+from one to the other.
 
     python -m benchmarks.taskgraph_schedule
     python -m benchmarks.taskgraph_schedule --json benchmarks/results/taskgraph_schedule.json
@@ -17,12 +19,15 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlprof.taskgraph import (
+    CellAccess,
     Edge,
     SerialBackend,
     Task,
@@ -33,10 +38,13 @@ from rlprof.taskgraph import (
     run,
     schedule,
     slack,
+    state_edges,
     verify,
 )
+from rlprof.taskgraph.processes import ProcessBackend
 
 SCHEDULE_TARGET_S, DISPATCH_TARGET_US = 1.0, 50.0
+ARRAY_BYTES = 1 << 23
 
 Parts = tuple[tuple[Task, ...], tuple[Edge, ...], dict[str, int]]
 
@@ -53,6 +61,22 @@ def pipeline(count: int, rng: np.random.Generator) -> Parts:
         if i >= 8:
             edges.append(Edge(f"s{i - 8}", f"p{i}"))
     return tuple(tasks), tuple(edges), {}
+
+
+def stateful(count: int, rng: np.random.Generator) -> Parts:
+    """The pipeline with state: the policy reads weights, every simulator updates its group's environment."""
+    tasks, edges, _ = pipeline(count, rng)
+    environment = [""] * 8
+    annotated = []
+    for task in tasks:
+        group = task.program_order // 2 % 8
+        if task.name == "policy":
+            accesses = (CellAccess("W", ""),)
+        else:
+            accesses = (CellAccess(f"ENV[{group}]", environment[group], task.id),)
+            environment[group] = task.id
+        annotated.append(replace(task, accesses=accesses))
+    return tuple(annotated), (*edges, *state_edges(annotated)), {}
 
 
 def layered(count: int, rng: np.random.Generator) -> Parts:
@@ -81,6 +105,7 @@ def contended(count: int, rng: np.random.Generator) -> Parts:
 
 SHAPES: dict[str, Callable[[int, np.random.Generator], Parts]] = {
     "pipeline of 8 groups": pipeline,
+    "the same with state": stateful,
     "layered, 8 resources": layered,
     "all ready at once, counted": contended,
 }
@@ -88,6 +113,38 @@ SHAPES: dict[str, Callable[[int, np.random.Generator], Parts]] = {
 
 def nothing(task: Task, inputs: Mapping[str, Any]) -> None:
     """Do nothing."""
+
+
+def array_worker() -> dict[str, Any]:
+    """Calls of a worker process: nothing, and an array made once and handed out whenever asked."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def make(_task: Task, _inputs: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        return arrays.setdefault("large", np.ones(ARRAY_BYTES // 8))
+
+    return {"call": nothing, "make": make}
+
+
+def processes(rounds: int) -> dict[str, Any]:
+    """Time of an empty task, and of one whose output is an array, each consumed in the other process."""
+    chain = [Task(f"t{i}", payload="call", worker="ab"[i % 2], program_order=i) for i in range(2000)]
+    order = [Edge(a.id, b.id, "order") for a, b in pairwise(chain)]
+    arrays, data = [], []
+    for i in range(50):
+        arrays += [Task(f"m{i}", payload="make", worker="a"), Task(f"u{i}", payload="call", worker="b")]
+        data += [Edge(f"m{i}", f"u{i}"), *([Edge(f"u{i - 1}", f"m{i}", "order")] if i else [])]
+    graphs = {"empty": TaskGraph(tuple(chain), tuple(order)), "array": TaskGraph(tuple(arrays), tuple(data))}
+    micros: dict[str, list[float]] = {what: [] for what in graphs}
+    with ProcessBackend({"a": array_worker, "b": array_worker}) as backend:
+        for _ in range(rounds):
+            for what, graph in graphs.items():
+                spent, result = timed(lambda graph=graph: run(graph, backend))
+                assert not verify(graph, result.record)
+                micros[what].append(1e6 * spent / (len(graph) if what == "empty" else len(graph) / 2))
+    found: dict[str, Any] = {
+        what: {"median": statistics.median(m), "min": min(m), "max": max(m)} for what, m in micros.items()
+    }
+    return {"array_bytes": ARRAY_BYTES, "rounds": rounds, "microseconds": found}
 
 
 def timed(body: Callable[[], Any]) -> tuple[float, Any]:
@@ -151,6 +208,9 @@ def main() -> None:
         for what, s in shape["seconds"].items():
             each = f"{1e6 * s['median'] / shape['tasks']:8.2f} us a task"
             print(f"  {what:14}{s['median']:8.3f} s ({s['min']:.3f}..{s['max']:.3f}){each}")
+    workers = processes(options.rounds)
+    for what, m in workers["microseconds"].items():
+        print(f"worker processes, {what}: {m['median']:.0f} us ({m['min']:.0f}..{m['max']:.0f})")
     if options.json:
         facts = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -161,6 +221,7 @@ def main() -> None:
             "schedule_target_s": SCHEDULE_TARGET_S,
             "dispatch_target_us": DISPATCH_TARGET_US,
             "shapes": shapes,
+            "processes": workers,
         }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
