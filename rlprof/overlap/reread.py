@@ -190,8 +190,8 @@ class Reread:
     result : object
         Of the native run.
     returned : set of str
-        Paths of arrays that calls return without a copy: their memory is followed when calls are recorded, and
-        no declaration says anything of it.
+        Paths of arrays that calls return without a copy: their memory is followed when calls are recorded,
+        and no declaration says anything of it.
     """
 
     def __init__(
