@@ -149,8 +149,10 @@ class TorchKernels:
         self._profile.stop()
         anchor = Anchor.now()
         kernels, copies = _Rows("kernels"), _Rows("copies")
-        for event in self._profile.profiler.kineto_results.events():
-            if event.device_type() != torch.autograd.DeviceType.CUDA:
+        profiler: Any = self._profile.profiler
+        autograd: Any = torch.autograd
+        for event in profiler.kineto_results.events():
+            if event.device_type() != autograd.DeviceType.CUDA:
                 continue
             # the profiler's times are Unix time
             start_ns = event.start_ns() - anchor.utc_ns + anchor.monotonic_ns

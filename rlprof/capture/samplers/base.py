@@ -49,7 +49,7 @@ LIMITS: dict[Backend, Limits] = {
         20 * US,
         10 * MS,
         100 * US,
-        "the counters' records would come faster than one core can read them",
+        "the counters' records would come faster than a core can decode them",
     ),
     "dcgm": Limits(100 * MS, 10 * S, 100 * MS, "the host engine updates its fields no faster"),
     "nvml": Limits(
@@ -154,6 +154,8 @@ class Losses:
         Records without a valid time (as the first of a run), not counted as lost.
     invalid : int
         Answers that were no number.
+    repeated : int
+        Records of a time that was delivered already; left out.
     """
 
     lost_samples: int = 0
@@ -162,6 +164,7 @@ class Losses:
     overflows: int = 0
     dropped: int = 0
     invalid: int = 0
+    repeated: int = 0
 
     def gap(self, length_ns: int, period_ns: int) -> None:
         """Count a stretch of time without samples."""

@@ -22,7 +22,8 @@ from rlprof.capture.samplers.base import (
     check_period,
 )
 from rlprof.capture.samplers.clock_map import DeviceClockMap, Knot, Reading, knot
-from rlprof.capture.samplers.pm_counters import Counters, Decoded
+from rlprof.capture.samplers.pm_counters import Counters
+from rlprof.capture.samplers.pm_image import Decoded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,7 @@ METRIC = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
 SYNC_NS, FIRST_BURST, BURST = 1000 * MS, 64, 4
 #: Bytes that the hardware writes per record (4.2 KB were seen with one metric), and its buffer at least and
 #: at most: it is memory of this process too.
-RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 96 << 20
+RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 64 << 20
 #: How long the first record may take.
 START_NS = 3000 * MS
 
@@ -57,7 +58,7 @@ class CuptiSampler:
         GPUs to sample.
     period_ns : int
         20 us to 10 ms.
-    counters : function (device, period_ns, buffer_bytes, slots) -> Counters
+    counters : function (device, period_ns, buffer_bytes, poll_ns) -> Counters
         Gives the counters of a GPU.
     clock : function (device) -> Clock or None
         Gives its clock; None where it cannot be had (times are then bounded by when records arrive).
@@ -141,10 +142,10 @@ class _Unit:
         self.method = "none"
         self.extra_metrics = list(extra_metrics)
         self._period = period_ns
-        # room for a second of records; the image is emptied when half full, so a decode may bring two passes
+        self._poll = poll_ns
+        # room for a second of records
         buffer = min(MAX_BUFFER, max(MIN_BUFFER, 1_000 * MS // period_ns * RECORD_BYTES))
-        slots = max(256, 4 * poll_ns // period_ns)
-        self._counters = counters(device.device, period_ns, buffer, slots)
+        self._counters = counters(device.device, period_ns, buffer, poll_ns)
         self._make_clock = clock
         self._clock: Clock | None = None
         self._pending: list[Decoded] = []
@@ -178,7 +179,10 @@ class _Unit:
         return self._mapped(everything=False)
 
     def stop(self) -> Samples | None:
-        self._take(self._counters.stop(), None)
+        try:
+            self._take(self._counters.stop(), None)
+        except SamplerError:  # what came before is whole; the last pass is missing
+            self.losses.gap(self._poll, self._period)
         self._sync(FIRST_BURST, close_enough_ns=(self.map.closest_ns or 0) * 3 // 2)
         return self._mapped(everything=True)
 
@@ -200,9 +204,15 @@ class _Unit:
         start, end, values = decoded.start_ns[good], decoded.end_ns[good], decoded.values[good]
         if not len(start):
             return 0
+        begun = int(start[0]) if self._last_end is None else self._last_end
+        before = np.concatenate(([begun], np.maximum.accumulate(end)[:-1].clip(min=begun)))
+        new = start >= before - self._period // 2
+        self.losses.repeated += int((~new).sum())
+        start, end, values, before = start[new], end[new], values[new], before[new]
+        if not len(start):
+            return 0
         if self._clock is None:
             self._bound(int(start[0]), int(end[-1]), began_ns)
-        before = np.concatenate(([start[0] if self._last_end is None else self._last_end], end[:-1]))
         for gap in (start - before)[start - before > self._period // 2].tolist():
             self.losses.gap(gap, self._period)
         self._last_end = int(end[-1])
@@ -288,7 +298,7 @@ def sampler(devices: Sequence[int] | None, period_ns: int, extra_metrics: Sequen
     return CuptiSampler(
         [describe(driver, d) for d in chosen],
         period_ns,
-        lambda device, period, buffer, slots: PmCounters(device, metrics, period, buffer, slots),
+        lambda device, period, buffer, poll: PmCounters(device, metrics, period, buffer, poll),
         clock,
         extra_metrics,
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from rlprof.capture.samplers.base import SamplerError
 from rlprof.capture.samplers.clock_map import Reading
-from rlprof.capture.samplers.pm_counters import Decoded
+from rlprof.capture.samplers.pm_image import Decoded
 
 START = 1_790_000_000_000_000_000
 
@@ -61,8 +61,8 @@ class FakeClock:
 class FakeCounters:
     """Records every `period_ns` of device time; the first starts at 0, and a value tells a record's time."""
 
-    def __init__(self, time: FakeTime, period_ns: int, buffer_bytes: int = 0, slots: int = 1 << 30) -> None:
-        self.time, self.period, self.slots, self.buffer = time, period_ns, slots, buffer_bytes
+    def __init__(self, time: FakeTime, period_ns: int, buffer_bytes: int = 0, poll_ns: int = 0) -> None:
+        self.time, self.period, self.buffer, self.poll = time, period_ns, buffer_bytes, poll_ns
         self.next: int | None = None
         self.first = True
         self.events: list[str] = []
@@ -72,6 +72,8 @@ class FakeCounters:
         self.overflown = False
         self.bad_values: set[int] = set()
         self.silent = False
+        self.again = 0  # records that the next decode gives a second time
+        self.broken = False
 
     def open(self) -> str:
         if self.refuse is not None:
@@ -82,7 +84,10 @@ class FakeCounters:
 
     def decode(self) -> Decoded:
         assert self.next is not None
+        if self.broken:
+            raise SamplerError("CUPTI refused to sample GPU 0")
         now = self.time.device()
+        self.next, self.again = self.next - self.again * self.period, 0
         count = 0 if self.silent else (now - self.next) // self.period
         self.overflown = self.overflown or count > self.capacity
         if self.overflown:
@@ -90,8 +95,6 @@ class FakeCounters:
         start = self.next + np.arange(count, dtype=np.int64) * self.period
         end = start + self.period
         self.next += count * self.period
-        if count > self.slots:  # what does not fit is lost
-            start, end = start[: self.slots], end[: self.slots]
         keep = np.ones(len(start), dtype=bool)
         for lo, hi in self.lose:
             keep &= (end <= lo) | (start >= hi)

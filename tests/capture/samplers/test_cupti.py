@@ -32,8 +32,8 @@ class Rig:
         self.counters: list[FakeCounters] = []
         self.clocks: list[FakeClock] = []
 
-        def counters(device: int, period: int, buffer: int, slots: int) -> FakeCounters:
-            self.counters.append(FakeCounters(self.time, period, buffer, slots))
+        def counters(device: int, period: int, buffer: int, poll: int) -> FakeCounters:
+            self.counters.append(FakeCounters(self.time, period, buffer, poll))
             return self.counters[-1]
 
         def make_clock(device: int) -> FakeClock | None:
@@ -123,16 +123,29 @@ def test_a_full_buffer_is_counted_and_sampling_starts_again(monkeypatch: pytest.
     assert int((got.start_ns[1:] - got.end_ns[:-1]).max()) == pytest.approx(5_050 * MS, rel=0.01)
 
 
-def test_a_pass_larger_than_the_image_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_come_twice_are_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch)
     rig.sampler.start()
-    slots = rig.counters[0].slots
-    assert slots >= 2 * rig.sampler.poll_ns // PERIOD
-    rig.time.now += (slots + 1000) * PERIOD
-    rig.sampler.drain()
-    rig.run(0.2)
-    rig.sampler.stop()
-    assert rig.sampler.losses().lost_samples == pytest.approx(1000, abs=2)
+    got = rig.run(1.0)
+    rig.counters[0].again = 1000
+    got += [*rig.run(1.0), *rig.sampler.stop()]
+    samples, losses = joined(got), rig.sampler.losses()
+    assert losses.repeated == 1000
+    assert (losses.lost_samples, losses.gaps) == (0, 0)
+    assert np.abs(samples.start_ns[1:] - samples.end_ns[:-1]).max() <= 1
+
+
+def test_counters_that_fail_keep_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    rig.sampler.start()
+    got = rig.run(2.5)
+    rig.counters[0].broken = True
+    with pytest.raises(SamplerError, match="refused"):
+        rig.sampler.drain()
+    samples, losses = joined([*got, *rig.sampler.stop()]), rig.sampler.losses()
+    assert len(samples) > 24_000
+    assert losses.gaps == 1
+    assert rig.counters[0].events[-1] == "close"
 
 
 def test_values_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
