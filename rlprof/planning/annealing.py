@@ -16,8 +16,10 @@ from rlprof.planning.space import Judge, Space, State, Verdict
 
 #: Verdicts kept per space; when there are more, all are forgotten.
 CACHE_SIZE = 500_000
+#: Rounds in a row that meet no new state, after which a chain ends: it walks between equally good plans.
+MOST_IDLE_ROUNDS = 50
 #: Chains in a row that meet no new state, after which a space counts as exhausted.
-MOST_IDLE_CHAINS = 200
+MOST_IDLE_CHAINS = 20
 #: Spaces of at most so many plans are searched exhaustively.
 SMALL_SPACE = 20_000
 #: States judged at once while polishing.
@@ -204,8 +206,9 @@ class Annealer:
         state = start
         verdict = self.evaluate([start], budget)[0]
         critical_s = self.judge.critical_s(state)
-        rejected = 0
-        while rejected < o.patience and not budget.spent:
+        rejected = idle = 0
+        while rejected < o.patience and idle < MOST_IDLE_ROUNDS and not budget.spent:
+            before = self.record.evaluations
             proposed = [self.moves.neighbour(state, critical_s) for _ in range(o.proposals)]
             verdicts = self.evaluate(proposed, budget)
             values = [value(v) if s != state else -1.0 for s, v in zip(proposed, verdicts, strict=True)]
@@ -217,6 +220,7 @@ class Annealer:
                 critical_s = self.judge.critical_s(state)
             else:
                 rejected += 1
+            idle = 0 if self.record.evaluations > before else idle + 1
             if o.cooling is not None:
                 temperature = max(o.least_temperature, temperature * o.cooling)
 

@@ -115,7 +115,9 @@ def unrolled_drawing(graph: UnrolledGraph) -> Drawing:
         )
         for e in found
     ]
-    return Drawing(tuple(nodes), tuple(edges), f"{pipeline.name}: {graph.steps} steps")
+    return Drawing(
+        tuple(nodes), tuple(edges), f"{pipeline.name}: {graph.steps} step{'s' * (graph.steps > 1)}"
+    )
 
 
 def executable_drawing(graph: ExecutableGraph, plan: Plan) -> Drawing:
@@ -139,4 +141,8 @@ def executable_drawing(graph: ExecutableGraph, plan: Plan) -> Drawing:
         nodes.append(DrawnNode(columns[i], rows[i], label, detail, kind))
     drawn = [DrawnEdge(u, v, "", graph.edges[u, v]) for u, v in edges]
     steps = 1 + max((node.step for node in graph.nodes), default=0)
-    return Drawing(tuple(nodes), tuple(drawn), f"{graph.pipeline.name}: executable graph of {steps} steps")
+    return Drawing(
+        tuple(nodes),
+        tuple(drawn),
+        f"{graph.pipeline.name}: executable graph, {steps} step{'s' * (steps > 1)}",
+    )

@@ -36,8 +36,8 @@ def check(pipeline: Pipeline) -> None:
     _once("invocations", (v.name for v in pipeline.invocations), where)
     if not pipeline.invocations:
         raise PipelineError(f"{where} has no invocation")
-    _check_models(pipeline, where)
     _check_interfaces(pipeline, where)
+    _check_models(pipeline, where)
     _check_edges(pipeline, where)
     _check_boundary(pipeline, where)
     _ = pipeline.topological_order

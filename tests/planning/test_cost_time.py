@@ -89,7 +89,7 @@ def test_a_dp_step_between_nodes_moves_gradients_and_weights() -> None:
 
 
 def test_stages_within_a_node_use_the_fast_links() -> None:
-    # by hand: (1,2,2) on 4 GPUs of a node, mb 16, M = 512 x 512 x 4096 x 2 / (2 x 16) B, 16 + 2 - 2 steps of P2P
+    # by hand: (1,2,2) on 4 GPUs of a node, 16 + 2 - 2 steps of P2P
     t = operator_time("inference", ACTOR, WORK, at(0, 4, (1, 2, 2), 16), cluster())
     message = 512 * 512 * 4096 * 2 / (1 * 2 * 16)
     assert t.pp_s == approx(16 * (3e-6 + message / 100e9))

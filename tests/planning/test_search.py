@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from rlprof.errors import UsageError
+from rlprof.planning import annealing
+from rlprof.planning.algorithms import grpo, ppo
+from rlprof.planning.annealing import Annealer, Budget, Record
+from rlprof.planning.baselines import concurrent_plan
+from rlprof.planning.candidates import directories
+from rlprof.planning.compiled import CompiledJudge
+from rlprof.planning.errors import InfeasibleError
+from rlprof.planning.evaluate import Problem, efficiency_score, evaluate, memory_penalty
+from rlprof.planning.moves import Moves
+from rlprof.planning.options import ModelOptions
+from rlprof.planning.search import search, structures
+from rlprof.planning.search_options import SearchOptions
+from rlprof.planning.shapes import ModelShape
+from rlprof.planning.space import Space, Verdict
+from rlprof.planning.workload import Workload, three_phases
+from tests.planning.made import TINY, cluster
+
+WORK = Workload(32, 64, 64, quantiles=three_phases(64))
+SMALL = Problem(ppo(TINY, TINY, TINY), WORK, cluster(1, 2, 2), ModelOptions(steps=4))
+FEW = SearchOptions(evaluations=2_000)
+
+
+def test_the_penalty_of_ten_percent_too_much() -> None:
+    assert memory_penalty(1.10) == pytest.approx(0.018316, abs=5e-7)
+    assert memory_penalty(1.0) == memory_penalty(0.2) == 1.0
+
+
+def test_efficiency_gives_up_at_most_what_it_may() -> None:
+    assert efficiency_score(90.0, 0.5, 100.0, 0.10) == 45.0
+    assert efficiency_score(89.9, 0.9, 100.0, 0.10) == 1e-12
+
+
+def test_a_search_beats_both_baselines_and_fits() -> None:
+    result = search(SMALL, FEW, workers=1)
+    assert result.evaluation.feasible
+    for baseline in (concurrent_plan(SMALL),):
+        assert result.evaluation.score > evaluate(SMALL, baseline).score
+    assert 0 < result.evaluations <= 2_000 + 6 * 4 + 10_000  # annealing, its last rounds, polishing
+    assert {name for name, _ in result.by_structure} == {
+        f"actor {a}, critic {c}" for a, c in itertools.product((0, 1), repeat=2)
+    }
+
+
+def test_a_seed_and_a_budget_give_one_result_whatever_the_number_of_workers() -> None:
+    options = SearchOptions(evaluations=10_000, seed=3)
+    one, two = (search(SMALL, options, workers=n) for n in (1, 2))
+    assert (one.parts, one.workers, two.workers) == (2, 1, 2)
+    assert one.plan == two.plan
+    assert one.evaluations == two.evaluations
+    assert one.elites == two.elites
+
+
+def test_sharing_is_tried_only_when_asked_for() -> None:
+    assert len(structures(SMALL, FEW)) == 4
+    both = structures(SMALL, replace(FEW, share_actor_critic=True))
+    assert len(both) == 4 + 2
+    grp = Problem(grpo(TINY, TINY), WORK, cluster(1, 1, 2))
+    assert len(structures(grp, replace(FEW, share_actor_critic=True, staleness=(0, 1, 2)))) == 3
+
+
+def test_resuming_is_never_worse() -> None:
+    first = search(SMALL, replace(FEW, evaluations=1_000), workers=1)
+    again = search(SMALL, replace(FEW, evaluations=200, polish=False), start=first.elites, workers=1)
+    assert again.evaluation.score >= first.evaluation.score
+
+
+def test_no_feasible_plan_names_the_gpu_and_what_it_lacks() -> None:
+    shape = ModelShape("fits alone", 8, 512, 2048, 8, 8, 1000)
+    problem = Problem(ppo(shape, shape, shape), WORK, cluster(1, 1, 1))
+    alone = max(evaluate(problem, concurrent_plan(problem)).memory[0].transient, key=lambda t: t[1])[1]
+    tight = cluster(1, 1, 1, memory_bytes=(alone * 1.3 + 13 * shape.parameters()) / 0.9)
+    with pytest.raises(InfeasibleError, match=r"GPU 0/0/0 needs [\d,]+ bytes of [\d,]+ usable") as caught:
+        search(replace(problem, cluster=tight), FEW, workers=1)
+    assert caught.value.lacking_bytes > 0
+    assert f"{caught.value.lacking_bytes:,} bytes are lacking" in str(caught.value)
+
+
+def test_efficiency_keeps_gpus_busier_and_stays_within_its_loss() -> None:
+    fast = search(SMALL, FEW, workers=1)
+    lean = search(SMALL, replace(FEW, objective="efficiency", most_loss_frac=0.2), workers=1)
+    assert lean.evaluation.utilisation_frac >= fast.evaluation.utilisation_frac
+    assert lean.evaluation.score >= 0.75 * fast.evaluation.score
+
+
+def test_a_record_under_the_efficiency_objective_forgets_slow_plans() -> None:
+    record = Record(SearchOptions(evaluations=1, objective="efficiency"))
+    record.note(0, ((0, 0),), Verdict(50.0, 1.0, 0.5))
+    record.note(0, ((1, 0),), Verdict(100.0, 0.6, 0.5))
+    record.note(0, ((2, 0),), Verdict(95.0, 0.7, 0.5))
+    record.note(0, ((3, 0),), Verdict(200.0, 1.0, 1.5))  # does not fit
+    best = record.best()
+    assert best is not None
+    assert best.state == ((2, 0),)
+    assert record.least_infeasible is not None
+
+
+def test_moves_stay_in_the_space_and_donors_shrink() -> None:
+    space = Space(SMALL, directories(SMALL))
+    rng = Random(0)
+    pairs = Moves(space, rng, pair_probability=1.0, critical_probability=0.6)
+    state = space.state(concurrent_plan(SMALL, space.directories))
+    assert state is not None
+    changed = []
+    for _ in range(300):
+        new = pairs.neighbour(state, [1.0] * len(state))
+        space.plan(new).check(SMALL.pipeline, SMALL.workload, SMALL.cluster)
+        changed.append(sum(a != b for a, b in zip(state, new, strict=True)))
+    assert max(changed) == 2
+    assert changed.count(2) > 150
+
+
+def test_a_stopped_search_returns_what_it_has() -> None:
+    # Ctrl-C comes to the main thread of a search in this process
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = search(SMALL, SearchOptions(seconds=60), workers=1)
+    timer.join()
+    assert result.interrupted
+    assert result.seconds < 30
+    assert result.evaluation.feasible
+
+
+def test_ctrl_c_reaches_all_processes() -> None:
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = search(SMALL, SearchOptions(seconds=60), workers=2)
+    timer.join()
+    assert result.interrupted
+    assert result.seconds < 30
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, "without a budget"),
+        ({"seconds": 0.0}, "a budget of 0.0 s"),
+        ({"evaluations": 0}, "evaluations is 0"),
+        ({"evaluations": 1, "pair_probability": 1.5}, "pair_probability is 1.5"),
+        ({"evaluations": 1, "objective": "beauty"}, "the objective is 'beauty'"),
+        ({"evaluations": 1, "staleness": (-1,)}, r"staleness budgets \(-1,\)"),
+    ],
+)
+def test_options_that_cannot_be(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        SearchOptions(**wrong)  # type: ignore[arg-type]
+
+
+def exhaustive_case(seed: int) -> tuple[float, float]:
+    """The best score of a small random problem: by trying every plan, and by annealing and polishing."""
+    rng = Random(seed)
+    shape = ModelShape(
+        "s", rng.choice([2, 4]), rng.choice([256, 512, 1024]), 2048, 8, 8, rng.choice([1000, 32000])
+    )
+    pipeline = grpo(shape, shape)
+    keep = [v for v in pipeline.invocations if v.name != "reward_inference"]
+    pipeline = replace(
+        pipeline,
+        models=tuple(m for m in pipeline.models if m.name != "reward"),
+        containers=tuple(c for c in pipeline.containers if not c.name.startswith("reward")),
+        invocations=tuple(replace(v, inputs=tuple(i for i in v.inputs if i != "rewards")) for v in keep),
+        data=tuple(e for e in pipeline.data if "reward_inference" not in (e.source, e.target)),
+        inputs=tuple(i for i in pipeline.inputs if i != "reward_weights"),
+        staleness={"actor": rng.choice([0, 1])},
+    )
+    gpus = rng.choice([(1, 1, 2), (1, 1, 3), (1, 1, 4), (1, 2, 2), (2, 1, 2), (1, 4, 1)])
+    response = rng.choice([16, 64, 256])
+    work = Workload(rng.choice([4, 8, 16]), rng.choice([16, 128]), response, quantiles=three_phases(response))
+    problem = Problem(pipeline, work, cluster(*gpus), ModelOptions(steps=4))
+    space = Space(problem, directories(problem))
+    judge = CompiledJudge(space)
+    places = [[(c, o) for c, n in enumerate(counts) for o in range(n)] for counts in space.origins]
+    best = 0.0
+    states = itertools.product(*places)
+    while batch := list(itertools.islice(states, 4096)):
+        best = max(best, *(v.score for v in judge.judge(batch) if v.feasible), 0.0)
+    record = Record(SearchOptions(evaluations=4_000))
+    annealer = Annealer(space, judge, 0, record, Random(seed))
+    baseline = space.state(concurrent_plan(problem, space.directories))
+    annealer.anneal(baseline, (), Budget(4_000))
+    for found in list(record.front):
+        annealer.polish(found.state, Budget())
+    return best, record.best_score
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_annealing_finds_the_optimum_of_small_spaces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annealing, "SMALL_SPACE", 0)
+    best, found = exhaustive_case(seed)
+    assert found == best > 0
+
+
+@pytest.mark.slow
+def test_annealing_finds_the_optimum_of_two_hundred_small_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(annealing, "SMALL_SPACE", 0)
+    missed = [seed for seed in range(200) for best, found in (exhaustive_case(seed),) if found != best]
+    assert not missed
