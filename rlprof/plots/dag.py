@@ -14,7 +14,7 @@ from rlprof.text import clean, shorten
 if TYPE_CHECKING:
     import altair as alt
 
-    from rlprof.planning.layout import Drawing
+    from rlprof.planning.layout import Drawing, DrawnNode
 
 #: Colours of nodes by role or kind, and of edges by kind.
 NODE_COLOURS = dict(
@@ -22,8 +22,10 @@ NODE_COLOURS = dict(
 )
 EDGE_COLOURS = {"data": "#555555", "publication": "#c0392b", "state": "#8c6bb1", "order": "#b0b0b0"}
 #: Size of a box and of the cell that it lies in, in pixels.
-BOX, CELL = (150, 34), (210, 56)
-LETTERS = 26
+BOX, CELL = (200, 34), (260, 56)
+LETTERS = 32
+#: Arrows that lead back run a little below the middle of their boxes.
+BACK_ROW = 0.2
 
 
 def dag_chart(drawing: Drawing) -> alt.LayerChart:
@@ -55,16 +57,17 @@ def dag_chart(drawing: Drawing) -> alt.LayerChart:
     ends = [(drawing.nodes[e.source], drawing.nodes[e.target], e) for e in drawing.edges]
     edges = pl.DataFrame(
         {
-            "x": [u.column + half for u, _, _ in ends],
-            "y": [float(u.row) for u, _, _ in ends],
-            "x2": [v.column - half for _, v, _ in ends],
-            "y2": [float(v.row) for _, v, _ in ends],
+            "x": [u.column + (half if forward(u, v) else -half) for u, v, _ in ends],
+            "y": [u.row + (0.0 if forward(u, v) else BACK_ROW) for u, v, _ in ends],
+            "x2": [v.column - (half if forward(u, v) else -half) for u, v, _ in ends],
+            "y2": [v.row + (0.0 if forward(u, v) else BACK_ROW) for u, v, _ in ends],
+            "turn": [90.0 if forward(u, v) else 270.0 for u, v, _ in ends],
             "edge": [e.kind for _, _, e in ends],
             "from": [clean(u.label) for u, _, _ in ends],
             "to": [clean(v.label) for _, v, _ in ends],
             "carries": [clean(e.label) for _, _, e in ends],
         },
-        schema_overrides={"x": pl.Float64, "y": pl.Float64, "x2": pl.Float64, "y2": pl.Float64},
+        schema_overrides=dict.fromkeys(("x", "y", "x2", "y2", "turn"), pl.Float64),
     )
     check_rows("graph", nodes)
     check_rows("graph", edges)
@@ -88,10 +91,11 @@ def dag_chart(drawing: Drawing) -> alt.LayerChart:
     )
     tips = (
         alt.Chart(edges)
-        .mark_point(shape="triangle-right", filled=True, size=45, opacity=0.9)
+        .mark_point(shape="triangle", filled=True, size=45, opacity=0.9)
         .encode(
             x=alt.X("x2:Q", axis=None, scale=alt.Scale(domain=[lo_x, hi_x], nice=False)),
             y=alt.Y("y2:Q", axis=None, scale=alt.Scale(domain=[hi_y, lo_y], nice=False)),
+            angle=alt.Angle("turn:Q", scale=None),
             color=_colour("edge", EDGE_COLOURS, edge_kinds),
         )
     )
@@ -112,6 +116,11 @@ def dag_chart(drawing: Drawing) -> alt.LayerChart:
     return style(chart)  # type: ignore[no-any-return]
 
 
+def forward(source: DrawnNode, target: DrawnNode) -> bool:
+    """Whether an arrow between two boxes leads right."""
+    return target.column > source.column
+
+
 def _span(values: pl.Series) -> tuple[float, float]:
     numbers = values.to_list() or [0.0]
     return min(numbers) - 0.6, max(numbers) + 0.6
@@ -121,7 +130,11 @@ def _colour(field: str, colours: dict[str, str], kinds: list[str]) -> Any:
     import altair as alt
 
     scale = alt.Scale(domain=kinds, range=[colours[k] for k in kinds])
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title="waits for", symbolType="stroke"))
+    return alt.Color(
+        f"{field}:N",
+        scale=scale,
+        legend=alt.Legend(title="waits for", symbolType="square", symbolStrokeWidth=4),
+    )
 
 
 def _fill(kinds: list[str]) -> Any:
