@@ -66,19 +66,21 @@ def dependencies(graph: CallGraph) -> tuple[Dependency, ...]:
     refresh waits for no value, only for storage. The parts of a split call are writers of one version: who
     needs it waits for every part that has the cell.
     """
-    found: dict[Dependency, None] = {}
-    writers: dict[tuple[Cell, str], list[str]] = {}
-    users: dict[tuple[Cell, int], list[tuple[Call, Access]]] = {}
-    for call in graph.calls:
+    place = {call.id: i for i, call in enumerate(graph.calls)}
+    found: set[_Found] = set()
+    writers: dict[tuple[Cell, str], list[int]] = {}
+    users: dict[tuple[Cell, int], list[tuple[int, Call, Access]]] = {}
+    for here, call in enumerate(graph.calls):
         for source in sources(call.arguments):
-            if source not in graph.by_id:
+            if source not in place:
                 raise OverlapError(f"{call.id} needs an output of {source}, which is no call of the graph")
-            found[Dependency(source, call.id, "data")] = None
+            found.add((here, place[source], "data", ""))
         for access in call.accesses:
-            users.setdefault((access.cell, access.copy), []).append((call, access))
+            users.setdefault((access.cell, access.copy), []).append((here, call, access))
             if access.mode != "read":
-                writers.setdefault((access.cell, call.origin), []).append(call.id)
-    for call in graph.calls:
+                writers.setdefault((access.cell, call.origin), []).append(here)
+    names = {cell: str(cell) for cell, _ in users}
+    for here, call in enumerate(graph.calls):
         for access in call.accesses:
             if access.sees is None or access.sees == INITIAL:
                 continue
@@ -87,24 +89,31 @@ def dependencies(graph: CallGraph) -> tuple[Dependency, ...]:
                     f"{call.id} needs {access.cell} as {access.sees} writes it, and no call of the graph does"
                 )
             for writer in writers[access.cell, access.sees]:
-                found[Dependency(writer, call.id, "state", str(access.cell))] = None
+                found.add((here, writer, "state", names[access.cell]))
     for (cell, copy), uses in users.items():
-        found.update(dict.fromkeys(_storage(cell, copy, uses)))
-    place = {call.id: i for i, call in enumerate(graph.calls)}
-    return tuple(sorted(found, key=lambda d: (place[d.target], place[d.source], d.kind, d.item)))
+        found.update(_storage(cell, copy, uses))
+    ids = [call.id for call in graph.calls]
+    return tuple(
+        Dependency(ids[source], ids[target], kind, item) for target, source, kind, item in sorted(found)
+    )
 
 
-def _storage(cell: Cell, copy: int, uses: list[tuple[Call, Access]]) -> Iterator[Dependency]:
+#: Place of the target, place of the source, kind, item.
+_Found = tuple[int, int, DependencyKind, str]
+
+
+def _storage(cell: Cell, copy: int, uses: list[tuple[int, Call, Access]]) -> Iterator[_Found]:
     """Order between users of one storage copy: `uses` are in native order."""
     version = None if copy else INITIAL  # a spare object holds no version when the region starts
-    present: list[str] = []  # who wrote or read the version that lies there now
-    for call, access in uses:
+    present: list[int] = []  # who wrote or read the version that lies there now
+    name = str(cell)
+    for here, call, access in uses:
         if access.sees != version and access.sees is not None:
             seen = "the initial version" if access.sees == INITIAL else f"what {access.sees} writes"
             there = {None: "nothing", INITIAL: "the initial version"}.get(version, f"what {version} writes")
             raise OverlapError(f"{call.id} needs {seen} in copy {copy} of {cell}, where {there} lies by then")
         if access.mode != "read":
             for other in present:
-                yield Dependency(other, call.id, "storage", str(cell))
+                yield here, other, "storage", name
             version, present = call.origin, []
-        present.append(call.id)
+        present.append(here)
