@@ -1,0 +1,66 @@
+"""What can go wrong in a workload; each error says what to install or change."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rlprof.errors import RlprofError, UsageError
+
+
+class WorkloadError(RlprofError):
+    """A workload that cannot run as asked."""
+
+
+class MissingPackageError(WorkloadError):
+    """A package that a workload needs is not installed, or does not load."""
+
+
+class RenderError(WorkloadError):
+    """Camera images are asked for and cannot be made on this machine."""
+
+
+class SimulatorError(WorkloadError):
+    """A simulator failed."""
+
+
+class SimulatorDiedError(SimulatorError):
+    """A process of a simulator ended by itself."""
+
+
+class SimulatorTimeoutError(SimulatorError):
+    """A process of a simulator did not answer in time; it was ended."""
+
+
+class CheckpointError(WorkloadError):
+    """A checkpoint cannot be read, or belongs to another run."""
+
+
+class ConfigurationError(UsageError, WorkloadError):
+    """Sizes or options that do not fit together."""
+
+
+def need(module: str, *, package: str = "rlprof[workloads]", why: str = "") -> Any:
+    """Import a module that a workload needs.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+    package : str
+        What to install.
+    why : str
+        What needs it.
+
+    Raises
+    ------
+    MissingPackageError
+        If it is not installed, or fails to load.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        purpose = f", which {why} needs," if why else ""
+        raise MissingPackageError(
+            f"the module {module}{purpose} does not load ({error})", hint=f'pip install "{package}"'
+        ) from error
