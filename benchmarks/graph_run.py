@@ -2,7 +2,7 @@
 
 A policy and a simulator play against each other in two groups of samples, with state by sample; their calls
 do nothing. The dispatcher's own time is that of the same task graph with empty payloads: the difference is
-putting arguments together, the context of each call, and looking for device work. Median and range over rounds.
+putting arguments together, the context of each call, and looking for device work. Median and range of rounds.
 
     python -m benchmarks.graph_run
     python -m benchmarks.graph_run --json benchmarks/results/graph_run.json
