@@ -283,3 +283,20 @@ def _without_polars() -> bool:
     from importlib.util import find_spec
 
     return find_spec("polars") is None
+
+
+def test_device_work_of_a_failed_run_is_over_when_the_error_is_raised():
+    x = torch.zeros(1 << 20, device="cuda")
+
+    def broken():
+        sleep_s(0.1)
+        x.add_(1)
+        raise ValueError("after the launch")
+
+    made = graph([("a", "A", ()), ("b", "B", ())], Ref("r/a"))
+    with pytest.raises(ValueError, match="after the launch"):
+        execute(made, {"r/a": broken, "r/b": lambda: None}, {})
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        total = float(x.sum())  # waits for nothing but itself
+    assert total == 1 << 20
