@@ -66,17 +66,34 @@ def end_call(
     error: BaseException | None,
 ) -> None:
     """The reverse of `start`; hooks after see the result, or the error."""
+    _end_record(context, observation, result, error)
+    _end_rest(node, context, observation, result, error)
+
+
+def _end_record(
+    context: CallContext, observation: Observation, result: Any, error: BaseException | None
+) -> None:
     record, run = observation.record, context.run
     if record is not None and run is not None:
         record.return_ns = _now_ns()
         if record.device is not None:
             run.devices.returned(record)
         run.close(record, result, error is not None)
+
+
+def _end_rest(
+    node: ExecutionNode,
+    context: CallContext,
+    observation: Observation,
+    result: Any,
+    error: BaseException | None,
+) -> None:
     if observation.range is not None:
         observation.range.__exit__(None, None, None)
     if node.program.has_hooks:
         for hook in node.program.hooks_after(node):
             hook(context, result, error)
+    record = observation.record
     if record is not None and (record.parent is None or node.children):
         node.program.ended(node, context, error)
 
@@ -139,8 +156,13 @@ def _leave_open(node: ExecutionNode, context: CallContext, observation: Observat
     run = context.run
 
     def done(value: Any, error: BaseException | None) -> None:
-        if run is None or run.take_pending(future):
-            end_call(node, context, observation, value, error)
+        if run is not None:
+            # one step, so that whoever has waited for the value finds it recorded
+            with run.lock:
+                if not run.take_pending(future):
+                    return
+                _end_record(context, observation, value, error)
+        _end_rest(node, context, observation, value, error)
 
     if run is not None and observation.record is not None:
         run.add_pending(future, observation.record, done)

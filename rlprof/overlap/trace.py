@@ -123,7 +123,7 @@ class RunTrace:
         self._event = 0
         self._fixed = {path: fixed_uses(node) for path, node in program.nodes.items()}
         self._torch = torch_module() is not None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._references: dict[Any, CallRecord] = {}
         self._pending: dict[int, tuple[Any, CallRecord, Done]] = {}
 
@@ -131,7 +131,7 @@ class RunTrace:
         self, node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> CallRecord:
         """Note that a call starts."""
-        with self._lock:
+        with self.lock:
             above = context.parent.record if self.records and context.parent is not None else None
             record = CallRecord(node, context, above)
             context.record = record
@@ -184,7 +184,7 @@ class RunTrace:
 
     def close(self, record: CallRecord, output: Any, failed: bool = False) -> None:
         """Note that a call has ended; `output` is what it returned."""
-        with self._lock:
+        with self.lock:
             self._event += 1
             if self._watched:
                 self._look(record)
@@ -237,20 +237,19 @@ class RunTrace:
 
     def add_pending(self, future: Any, record: CallRecord, done: Done) -> None:
         """Note that a call ends when `future` has its value; then `done` is called."""
-        with self._lock:
+        with self.lock:
             self._pending[id(future)] = (future, record, done)
             if is_reference(future):
                 self._references[future] = record
                 self.lineage.stands_for(future, record)
 
     def take_pending(self, future: Any) -> bool:
-        """Say whether the call of a future is still open, and count it as ended."""
-        with self._lock:
-            return self._pending.pop(id(future), None) is not None
+        """Say whether the call of a future is still open, and count it as ended; `lock` is held."""
+        return self._pending.pop(id(future), None) is not None
 
     def fetched(self, reference: Any, value: Any, error: BaseException | None) -> None:
         """Note what a reference stands for: an object of this process that was made just now."""
-        with self._lock:
+        with self.lock:
             record = self._references.get(reference)
             if record is None:
                 return
@@ -272,7 +271,7 @@ class RunTrace:
 
     def end(self) -> None:
         """Note that the region has returned."""
-        with self._lock:
+        with self.lock:
             self._collect(references=True)
             self.ended = True
             self.devices.settle(self.records)
