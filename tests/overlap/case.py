@@ -94,7 +94,7 @@ def run_case(seed: int, report: Report, *, sequences: int = 5) -> None:
         report.counts[f"not recorded: {str(error).rpartition(':')[2][:40]}"] += 1
         return
     report.counts["recorded"] += 1
-    report.counts.update(program.features())
+    report.counts.update(f"has {feature}" for feature in program.features())
     legal(f"seed {seed}, native", native, native)
     graph = native
     for number in range(sequences):

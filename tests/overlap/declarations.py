@@ -140,4 +140,8 @@ class Generated:
         }
         found |= {f"role {s.role}" for s in self.sites if s.role}
         found |= {"undeclared" for s in self.sites if s.kind == "leaf" and not s.declared}
+        found |= {"copies" for s in self.states if s.copies} | {"units" for s in self.sites if s.unit > 1}
+        found |= {"sequences" for s in self.sites if s.sequences}
+        found |= {"shared outputs" for s in self.sites if s.shared_outputs}
+        found |= {"draws"} if "noise(" in self.source else set()
         return found | ({"inner region"} if self.region != self.sites[0].name else set())
