@@ -287,6 +287,11 @@ def _without_polars() -> bool:
 
 def test_device_work_of_a_failed_run_is_over_when_the_error_is_raised():
     x = torch.zeros(1 << 20, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # loading a kernel for the first time waits for all work
+        x.add_(0)
+        x.sum().item()
+    torch.cuda.synchronize()
 
     def broken():
         sleep_s(0.1)
@@ -296,7 +301,6 @@ def test_device_work_of_a_failed_run_is_over_when_the_error_is_raised():
     made = graph([("a", "A", ()), ("b", "B", ())], Ref("r/a"))
     with pytest.raises(ValueError, match="after the launch"):
         execute(made, {"r/a": broken, "r/b": lambda: None}, {})
-    side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         total = float(x.sum())  # waits for nothing but itself
     assert total == 1 << 20
