@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlprof.overlap.bindings import Ref
 from rlprof.overlap.build import call_graph
-from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.dependencies import DependencyKind, dependencies
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.loops import Flow, LoopIndependence, loop_independence
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import NodeSpec
+from rlprof.overlap.units import leaves_at
 
 _COMPONENT = "component:"
 
@@ -134,7 +136,8 @@ def _flow(graph: CallGraph, flow: Flow) -> str:
     distance = flow.target_iteration - flow.source_iteration
     before = "the iteration before" if distance == 1 else f"{distance} iterations before"
     if flow.cell is None:
-        return f"{_short(target.node)} takes an output of {_short(source.node)} of {before}"
+        what = _parameter(graph, target, flow.source)
+        return f"{_short(target.node)} takes {what} from {_short(source.node)} of {before}"
     mode = next(access.mode for access in target.accesses if access.cell == flow.cell)
     verb = "reads" if mode == "read" else "updates"
     if flow.cell.state.startswith(_COMPONENT):
@@ -146,6 +149,18 @@ def _flow(graph: CallGraph, flow: Flow) -> str:
     used = {access.cell for access in target.accesses if access.cell.state == flow.cell.state}
     what = flow.cell.state if used == set(flow.cells) else listed([str(cell) for cell in flow.cells])
     return f"{_short(target.node)} {verb} {what} as {_short(source.node)} of {before} left it"
+
+
+def _parameter(graph: CallGraph, call: Call, source: str) -> str:
+    """The parameter of a call that takes an output of another."""
+    for path, leaf in leaves_at(call.arguments):
+        if isinstance(leaf, Ref) and leaf.call == source and len(path) > 1:
+            names = graph.nodes[call.node].parameters
+            key = path[1]
+            if path[0] == 0 and isinstance(key, int):
+                return names[key] if key < len(names) else f"argument {key}"
+            return str(key)
+    return "an argument"
 
 
 def _units(graph: CallGraph, path: str, ids: set[str]) -> Explanation:

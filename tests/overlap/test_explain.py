@@ -27,7 +27,7 @@ def test_dependent_loop() -> None:
     text = str(explain(record(rollout, STATES), "rollout/epoch/chunk"))
     assert text.splitlines() == [
         "rollout/epoch/chunk: dependent",
-        "  policy takes an output of simulator of the iteration before",
+        "  policy takes argument 0 from simulator of the iteration before",
         "  simulator updates ENV as simulator of the iteration before left it",
     ]
 
@@ -58,7 +58,11 @@ def test_undeclared_node() -> None:
     def body(s: Script) -> None:
         with s.node("rollout"):
             for _ in s.loop("epoch", 2):
-                s.call("log", uses=use("update", "component:logger"), spec={"component": "logger", "declared": False})
+                s.call(
+                    "log",
+                    uses=use("update", "component:logger"),
+                    spec={"component": "logger", "declared": False},
+                )
 
     graph = graph_of(body)
     for path in ("rollout/epoch", "rollout/epoch/log"):

@@ -31,6 +31,9 @@ def test_the_training_program() -> None:
     epoch = loop_independence(graph, "iteration/rollout/epoch")
     assert (epoch.kind, epoch.alive, epoch.refreshed) == ("free", 2, ("ENV",))
     assert loop_independence(graph, "iteration/rollout/epoch/chunk").kind == "dependent"
+    assert "infer takes obs from step of the iteration before" in str(
+        graph.explain("iteration/rollout/epoch/chunk")
+    )
     minibatch = loop_independence(graph, "iteration/minibatch")
     assert {f.cell.state for f in minibatch.flows if f.cell} == {"THETA", "OPT"}
     assert len(minibatch.flows) == 2, "no output of a minibatch is taken by the next"
