@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+SMALL = [
+    "plan", "--algorithm", "ppo", "--actor", "qwen2.5-0.5b", "--critic", "qwen2.5-0.5b",
+    "--reward", "qwen2.5-0.5b", "--hardware", "gh200:1x1x4", "--batch", "64", "--prompt", "64",
+    "--response", "128",
+]  # fmt: skip
+
+
+@pytest.fixture
+def made(cli: Cli, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    result = cli(*SMALL, "--quantiles", "three", "--evaluations", "600", "--workers", "1", "-o", path)
+    assert result.code == 0, result.err
+    return path
+
+
+def test_a_plan_is_made_shown_and_asked(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    result = cli(*SMALL, "--quantiles", "three", "--evaluations", "600", "--workers", "1", "-o", path)
+    assert result.code == 0, result.err
+    for part in (
+        "tokens/s predicted",
+        "actor_generation",
+        "greedy",
+        "concurrent",
+        "of usable",
+        "nominal",
+        "|",
+    ):
+        assert part in result.out
+    assert "written" in result.err
+    document = json.loads(path.read_text())
+    assert (document["format"], document["version"], len(document["hash"])) == ("rlprof.plan", 1, 64)
+    again = cli(*SMALL, "--evaluations", "600", "-o", path)
+    assert (again.code, "there already" in again.err) == (2, True)
+
+    told = cli("plan", "explain", path, "--format", "json")
+    rows = json.loads(told.out)
+    assert {"time", "memory"} <= {row["quantity"] for row in rows}
+    assert "T_gemm" in cli("plan", "explain", path).out
+
+    compared = json.loads(cli("plan", "compare", path, "--format", "json").out)
+    assert set(compared["plans"]) == {"this plan", "greedy", "concurrent"}
+    best = compared["plans"]["this plan"]["throughput_tokens_per_s"]
+    assert best >= compared["plans"]["concurrent"]["throughput_tokens_per_s"]
+    assert compared["ladder"][-1]["score"] == best
+    assert "greedy" in cli("plan", "compare", path, path).out
+
+    assert "|" in cli("plan", "draw", path).out
+    for stage in ("compact", "unrolled", "executable", "schedule"):
+        drawn = cli("plan", "draw", path, "--stage", stage, "-o", tmp_path / f"{stage}.json")
+        assert drawn.code == 0, drawn.err
+        assert json.loads((tmp_path / f"{stage}.json").read_text())["$schema"]
+    resumed = cli(*SMALL, "--quantiles", "three", "--evaluations", "60", "--resume", path, "--format", "json")
+    assert json.loads(resumed.out)["prediction"]["throughput_tokens_per_s"] >= best
+
+
+def test_a_pipeline_of_ones_own(cli: Cli, tmp_path: Path) -> None:
+    from rlprof.planning.algorithms import dpo
+    from rlprof.planning.pipeline_file import write_pipeline
+
+    write_pipeline(dpo("smollm2-135m"), tmp_path / "mine.toml")
+    common = [
+        "--hardware",
+        "h200:1x1x2",
+        "--batch",
+        "16",
+        "--rollouts",
+        "2",
+        "--prompt",
+        "32",
+        "--response",
+        "32",
+    ]
+    result = cli(
+        "plan", "--algorithm", tmp_path / "mine.toml", *common, "--evaluations", "200", "--workers", "1"
+    )
+    assert result.code == 0, result.err
+    assert "actor_inference" in result.out
+
+
+def changed(option: str, value: str) -> list[str]:
+    arguments: list[Any] = list(SMALL)
+    if option in arguments:
+        arguments[arguments.index(option) + 1] = value
+    else:
+        arguments += [option, value]
+    return [*arguments, "--evaluations", "50", "--workers", "1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--actor", "llama9", "unknown model 'llama9'"),
+        ("--hardware", "gh200:1x1x8", "at most 4 GPUs, not 8"),
+        ("--hardware", "gh200:0x1x4", "racks is 0"),
+        ("--hardware", "tpu:1x1x4", "unknown hardware 'tpu'"),
+        ("--hardware", "gh200", "is no cluster"),
+        ("--algorithm", "reinforce", "unknown algorithm"),
+        ("--quantiles", "0.5:100,0.4:128", "do not increase"),
+        ("--quantiles", "half", "no list of fractions"),
+        ("--staleness", "one", "no list of whole numbers"),
+        ("--staleness", "-1", "staleness budgets"),
+        ("--budget", "soon", "is not a duration"),
+        ("--batch", "0", "prompts is 0"),
+        ("--resume", "none.json", "none.json"),
+        ("--actor", "llama2-70b", "no feasible plan"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(cli: Cli, option: str, value: str, said: str) -> None:
+    result = cli(*changed(option, value))
+    assert result.code == 2
+    assert said in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert result.out == ""
+
+
+def test_what_is_missing_is_named(cli: Cli) -> None:
+    result = cli("plan", "--algorithm", "ppo")
+    assert (result.code, "--hardware, --batch, --prompt, --response are not given" in result.err) == (2, True)
+
+
+def test_broken_files(cli: Cli, tmp_path: Path, made: Path) -> None:
+    (tmp_path / "hw.toml").write_text("format = 1")
+    assert 'is not "rlprof.hardware"' in cli(*changed("--hardware", f"{tmp_path}/hw.toml:1x1x1")).err
+    (tmp_path / "p.toml").write_text("x = 1")
+    common = ["--hardware", "h200:1x1x1", "--batch", "1", "--prompt", "1", "--response", "1"]
+    assert "unknown key 'x'" in cli("plan", "--algorithm", tmp_path / "p.toml", *common).err
+    document = json.loads(made.read_text())
+    document["configuration"]["plan"]["actor_training"]["microbatches"] = 99
+    made.write_text(json.dumps(document))
+    for verb in ("explain", "compare", "draw"):
+        result = cli("plan", verb, made)
+        assert (result.code, "its hash is another" in result.err) == (2, True)
+    graph = cli("plan", "draw", made, "--stage", "compact")
+    assert graph.code == 2
