@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from rlprof.overlap.errors import UndeclaredReadError, UndeclaredWriteError, Wra
 from rlprof.overlap.specs import Mode
 from tests.overlap.programs import Wrapped, final_state, wrapped
 
-SIZES = {"samples": 3, "epochs": 2, "chunks": 2, "minibatches": 2}
+SIZES = {"samples": 2, "epochs": 1, "chunks": 2, "minibatches": 1}
 
 
 def check(w: Wrapped, **options: Any) -> CheckReport:
@@ -37,7 +38,7 @@ def test_right_declarations_have_no_fault() -> None:
     assert report.never_written == ()
     assert report.not_checked == ()
     ran = {path.rpartition("/")[2]: n for path, n in report.run_again.items()}
-    assert ran == {"sync": 2, "reset": 4, "infer": 8, "step": 8, "advantage": 2, "shuffle": 2, "update": 4}
+    assert ran == {"sync": 2, "reset": 2, "infer": 4, "step": 4, "advantage": 2, "shuffle": 2, "update": 2}
     assert "0 faults" in str(report)
     report.raise_first()
 
@@ -114,7 +115,7 @@ def test_everything_is_put_back_when_something_raises(failing: str, monkeypatch:
             boom()
         w.nodes["step"]._entry = boom
         w.program.refresh()
-        w.nodes["step"](np.zeros((3, 2)))
+        w.nodes["step"](np.zeros((2, 2)))
 
     before, theta, weights = snapshot(w), w.trainer.learner.theta, w.trainer.policy.weights
     randomness = random.getstate()
@@ -397,6 +398,39 @@ def test_what_cannot_be_looked_into_is_told() -> None:
     assert report.run_again == {}
     reasons = {what: why.reason for what, why in report.not_checked}
     assert "memoryview" in reasons["iteration/sum"]
+
+
+def test_what_talks_to_another_process_is_not_run_again() -> None:
+    here, there = multiprocessing.Pipe()
+    counter, program = Counter(), Program()
+
+    class Remote:
+        def __init__(self) -> None:
+            self.connection = here
+
+        def step(self) -> None:
+            self.connection.send("step")
+
+    def body() -> None:
+        counter.bump()
+        remote.step()
+
+    remote = Remote()
+    iteration = LoopNode(None, program, body, name="iteration")
+    wrap(counter, "bump", iteration, updates(State("VALUE", counter.value)))
+    wrap(remote, "step", iteration, stateless=True)
+    try:
+        report = check_declarations(program, lambda: [iteration() for _ in range(3)])
+        messages = 0
+        while there.poll():
+            messages += there.recv() == "step"
+    finally:
+        here.close()
+        there.close()
+    assert messages == 2 * 3, "the native calls of two runs"
+    assert "iteration/step" not in report.run_again
+    reasons = {what: why.reason for what, why in report.not_checked}
+    assert "Connection" in reasons["iteration/step"]
 
 
 def test_a_fingerprint_sees_what_cannot_be_looked_into() -> None:
