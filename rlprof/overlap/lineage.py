@@ -255,22 +255,23 @@ class Lineage:
 
     def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
         """An array that a call returned, or that came with the region's arguments."""
-        key = memory_key(made.obj)
+        key, record = memory_key(made.obj), made.record
         track = self._memories.get(key)
-        before = known or (track.wholes[-1] if track is not None and track.wholes else None)
         if self._writes:
             made.stamp, made.stamped_at = stamp(made.obj), event
-            if track is not None and before is not None and made.record is not None:
+        if track is None:
+            track = self._memories[key] = MemoryTrack(key)
+            track.creator = record
+        elif record is not None:
+            before = known or (track.wholes[-1] if track.wholes else None)
+            if self._writes and before is not None:
                 again = made.stamp if before.obj is made.obj else stamp(before.obj)
                 if before.stamp is not None and again != before.stamp and track.written_at < event:
-                    track.write(made.record, event)
+                    track.write(record, event)
                 before.stamp, before.stamped_at = again, event
-        self._place(made, key)
-        assert made.memory is not None
-        if track is None:
-            made.memory.creator = made.record
-        elif made.record is not None:
-            made.memory.uses.append(made.record)
+            track.uses.append(record)
+        track.wholes.append(made)
+        made.memory = track
 
 
 def leaves_of(raw: Raw) -> Iterator[Known]:

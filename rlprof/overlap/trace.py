@@ -19,7 +19,7 @@ from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, leaves_of
 from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
-from rlprof.overlap.uses import batch_size, fixed_uses, uses
+from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
 from rlprof.overlap.values import at_path, is_array, stamp, torch_module
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class RunTrace:
         self._writes = writes
         self._event = 0
         self._fixed = {path: fixed_uses(node) for path, node in program.nodes.items()}
+        self._whole: dict[tuple[str, int | None], Uses] = {}
         self._torch = torch_module() is not None
         self.lock = threading.RLock()
         self._references: dict[Any, CallRecord] = {}
@@ -157,8 +158,26 @@ class RunTrace:
             if self._torch:
                 record.modes = current_modes()
             fixed = self._fixed.get(node.path)
-            record.accesses = uses(node, context, args, kwargs, record.batch_size) if fixed is None else fixed
+            if fixed is None:
+                fixed = self._uses(node, context, args, kwargs, record.batch_size)
+            record.accesses = fixed
         return record
+
+    def _uses(
+        self,
+        node: ExecutionNode,
+        context: CallContext,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        size: int | None,
+    ) -> Uses:
+        """Cells that a call uses; those of calls on all samples are listed once."""
+        key = (node.path, size)
+        if depends_on_call(node, args, kwargs):
+            return uses(node, context, args, kwargs, size)
+        if key not in self._whole:
+            self._whole[key] = uses(node, context, args, kwargs, size)
+        return self._whole[key]
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.form = form_of((args, kwargs))

@@ -106,6 +106,14 @@ def fixed_uses(node: ExecutionNode) -> Uses | None:
     return uses(node, CallContext(node.path, None, 0, False), (), {}, None)
 
 
+def depends_on_call(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may use other cells than another of its size: it is told some, or computes them."""
+    if any(access.key_function is not None for access in node.accesses):
+        return True
+    told = None if node.batch is None else node.batch.samples
+    return told is not None and (told in kwargs or told in node.parameters[: len(args)])
+
+
 def _everything(node: ExecutionNode) -> Uses:
     component = node.component
     found: list[tuple[Cell, Mode]] = [(component_cell(component), "update")]
