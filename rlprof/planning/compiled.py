@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,54 @@ class CompiledJudge:
         return out
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """What the tables hold of each candidate; the same for every staleness."""
+
+    first: list[int]
+    extents: list[tuple[int, int, int]]
+    layouts: list[int]
+    microbatches: list[int]
+    time_s: list[float]
+    bubble_s: list[float]
+    phase_s: list[list[float]]
+    weights: list[float]
+    optimizer: list[float]
+    transient: list[float]
+
+
+def _columns(space: Space, phases: int) -> _Columns:
+    problem = space.problem
+    pipeline, work, cluster, options = problem.pipeline, problem.workload, problem.cluster, problem.options
+    numbers: dict[Parallelism, int] = {}
+    c = _Columns([0], [], [], [], [], [], [], [], [], [])
+    for i, d in enumerate(space.directories):
+        role, model = pipeline.invocations[i].role, pipeline.model_of(i)
+        for candidate in d.candidates:
+            at = candidate.at((0, 0, 0))
+            whole = operator_time(role, model, work, at, cluster, options)
+            need = operator_memory(role, model, work, at)
+            row = [0.0] * phases
+            for q in range(phases if phases > 1 and role != "training" else 0):
+                decode_frac, sequence_frac = phase_shares(work, q)
+                if role == "generation":
+                    row[q] = decode_frac * whole.decode_s + (whole.prefill_s if q == 0 else 0.0)
+                else:
+                    part = operator_time(role, model, work, at, cluster, options, sequence_frac=sequence_frac)
+                    row[q] = part.total_s
+            c.extents.append(candidate.extent)
+            c.layouts.append(numbers.setdefault(candidate.parallelism, len(numbers)))
+            c.microbatches.append(candidate.microbatches)
+            c.time_s.append(whole.total_s)
+            c.bubble_s.append(whole.bubble_s)
+            c.phase_s.append(row)
+            c.weights.append(need.weights_bytes)
+            c.optimizer.append(need.optimizer_bytes)
+            c.transient.append(need.transient_bytes(resident=True))
+        c.first.append(len(c.extents))
+    return c
+
+
 def tables(space: Space) -> Tables:
     """Return the arrays that the compiled evaluator works on."""
     from rlprof.planning.kernel.tables import Tables
@@ -75,37 +124,9 @@ def tables(space: Space) -> Tables:
     pipeline, work, cluster, options = problem.pipeline, problem.workload, problem.cluster, problem.options
     invocations = pipeline.invocations
     phases = len(work.quantiles) if options.split_generation and len(work.quantiles) > 1 else 1
-    layouts: dict[Parallelism, int] = {}
-    columns: dict[str, list[float]] = {
-        name: [] for name in ("layout", "mb", "time", "bubble", "weights", "optimizer", "transient")
-    }
-    extents: list[tuple[int, int, int]] = []
-    phase_s: list[list[float]] = []
-    first = [0]
-    for i, d in enumerate(space.directories):
-        role, model = invocations[i].role, pipeline.model_of(i)
-        for c in d.candidates:
-            at = c.at((0, 0, 0))
-            whole = operator_time(role, model, work, at, cluster, options)
-            need = operator_memory(role, model, work, at)
-            extents.append(c.extent)
-            columns["layout"].append(layouts.setdefault(c.parallelism, len(layouts)))
-            columns["mb"].append(c.microbatches)
-            columns["time"].append(whole.total_s)
-            columns["bubble"].append(whole.bubble_s)
-            columns["weights"].append(need.weights_bytes)
-            columns["optimizer"].append(need.optimizer_bytes)
-            columns["transient"].append(need.transient_bytes(resident=True))
-            row = []
-            for q in range(phases if phases > 1 and role != "training" else 0):
-                decode_frac, sequence_frac = phase_shares(work, q)
-                if role == "generation":
-                    row.append(decode_frac * whole.decode_s + (whole.prefill_s if q == 0 else 0.0))
-                else:
-                    part = operator_time(role, model, work, at, cluster, options, sequence_frac=sequence_frac)
-                    row.append(part.total_s)
-            phase_s.append(row or [0.0] * phases)
-        first.append(len(extents))
+    if "columns" not in space.memo:
+        space.memo["columns"] = _columns(space, phases)
+    c: _Columns = space.memo["columns"]
     index = pipeline.index
     roles = [v.role for v in invocations]
     data = [
@@ -142,16 +163,16 @@ def tables(space: Space) -> Tables:
         limits=ints(space.directories[0].limits, 3),
         order=ints(order, -1),
         rank=ints([place[v] for v in range(len(invocations))], -1),
-        first=ints(first[:-1], -1),
-        extent=ints(extents, -1, 3),
-        layout=ints(columns["layout"], -1),
-        microbatches=ints(columns["mb"], -1),
-        time_s=floats(columns["time"], -1),
-        bubble_s=floats(columns["bubble"], -1),
-        phase_s=floats(phase_s, -1, phases),
-        weights=floats(columns["weights"], -1),
-        optimizer=floats(columns["optimizer"], -1),
-        transient=floats(columns["transient"], -1),
+        first=ints(c.first[:-1], -1),
+        extent=ints(c.extents, -1, 3),
+        layout=ints(c.layouts, -1),
+        microbatches=ints(c.microbatches, -1),
+        time_s=floats(c.time_s, -1),
+        bubble_s=floats(c.bubble_s, -1),
+        phase_s=floats(c.phase_s, -1, phases),
+        weights=floats(c.weights, -1),
+        optimizer=floats(c.optimizer, -1),
+        transient=floats(c.transient, -1),
         model=ints([model_number[v.model] for v in invocations], -1),
         tau=ints([pipeline.tau.get(v.model, 0) for v in invocations], -1),
         trains=ints([v.role == "training" for v in invocations], -1),

@@ -151,13 +151,13 @@ def search(
 
 def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:
     """Spaces of all structures; those with the same invocations share their directories."""
-    known: dict[tuple[Any, ...], tuple[Directory, ...]] = {}
+    known: dict[tuple[Any, ...], tuple[tuple[Directory, ...], dict[str, Any]]] = {}
     spaces = []
     for problem in problems:
         key = problem.pipeline.invocations
         if key not in known:
-            known[key] = directories(problem, search_microbatches=options.search_microbatches)
-        spaces.append(Space(problem, known[key]))
+            known[key] = directories(problem, search_microbatches=options.search_microbatches), {}
+        spaces.append(Space(problem, *known[key]))
     return spaces
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlprof.planning.candidates import Directory
 from rlprof.planning.evaluate import Evaluation, Problem, evaluate
@@ -49,10 +49,13 @@ class Space:
         With the staleness that is searched.
     directories : tuple of Directory
         Of each invocation, in the order of the pipeline.
+    memo : dict
+        What judges keep of the directories; spaces that differ in staleness alone may share it.
     """
 
     problem: Problem
     directories: tuple[Directory, ...]
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def origins(self) -> tuple[tuple[int, ...], ...]:
