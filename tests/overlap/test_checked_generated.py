@@ -62,7 +62,7 @@ def run_seeds(seeds: Iterable[int]) -> tuple[int, int]:
 
 
 def test_random_programs() -> None:
-    writes, reads = run_seeds((1, 3, 11))
+    writes, reads = run_seeds((3, 11))
     assert writes >= 2
     assert reads >= 1
 

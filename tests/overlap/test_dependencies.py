@@ -195,7 +195,7 @@ def waits(found: tuple[Dependency, ...], names: list[str]) -> dict[str, set[str]
     return {name: {d.source for d in found if d.target == name} for name in names}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs())
 def test_every_order_that_respects_them_is_right_and_none_is_idle(graph: CallGraph) -> None:
     names = [c.id for c in graph.calls]
