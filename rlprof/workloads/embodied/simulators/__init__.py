@@ -1,0 +1,1 @@
+"""Robot simulators; `make` finds one by name."""

@@ -1,0 +1,350 @@
+"""A simulator whose environments live in processes of their own, with arrays in shared memory.
+
+Environments are dealt to the processes in turn (process w has w, w + W, ...), so that any part of a batch in a
+row keeps all of them busy. No answer within the time limit, or a process that ends by itself, ends them all
+and is an error that says which environments were concerned.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import rlprof
+from rlprof.workloads.embodied import errors, noise
+from rlprof.workloads.embodied.contracts import (
+    Array,
+    Floats,
+    GlobalStep,
+    Observation,
+    Samples,
+    SimulatorSpec,
+    StepResult,
+)
+from rlprof.workloads.embodied.errors import (
+    ConfigurationError,
+    SimulatorDiedError,
+    SimulatorError,
+    SimulatorTimeoutError,
+)
+from rlprof.workloads.embodied.simulators import block as blocks
+
+
+class _Process:
+    """One process, and its block of memory."""
+
+    def __init__(self, number: int, python: str, environment: Mapping[str, str]) -> None:
+        self.number = number
+        self.words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+        mine, other = socket.socketpair()
+        try:
+            self.process = subprocess.Popen(
+                [python, "-m", "rlprof.workloads.embodied.simulators.serve", str(other.fileno())],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.words,
+                stderr=self.words,
+                env=dict(environment),
+            )
+        except OSError as error:
+            mine.close()
+            self.words.close()
+            raise SimulatorError(
+                f"a process of the simulator does not start ({error.strerror}: {python})",
+                hint="give the Python of an environment that has numpy and the simulator",
+            ) from error
+        finally:
+            other.close()
+        self.connection = Connection(mine.detach())
+        self.shared: Mapping[str, Array] = {}
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Send an order; that the process is gone is noticed while waiting for the answer."""
+        with suppress(OSError):
+            self.connection.send_bytes(json.dumps(order).encode())
+
+    def share(self, spec: SimulatorSpec) -> None:
+        """Make the block and hand it to the process."""
+        memory = blocks.make(spec)
+        try:
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as way:
+                socket.send_fds(way, [b"."], [memory])
+            self.shared = blocks.arrays(memory, spec)
+        finally:
+            os.close(memory)
+
+    def how_it_ended(self) -> str:
+        """Exit code or signal, and the last line that it wrote."""
+        try:
+            code = self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        self.words.seek(0)
+        lines = self.words.read().decode("utf-8", "replace").strip().splitlines()
+        return f"{how} ({lines[-1][:200]})" if lines else how
+
+    def end(self) -> None:
+        """End it now and wait for it, so that no zombie is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.connection.close()
+        self.words.close()
+
+
+class SimulatorProcesses:
+    """A simulator in processes; see `rlprof.workloads.embodied.contracts.Simulator`.
+
+    Parameters
+    ----------
+    make : str
+        ``"module:Class"`` of the simulator, whose options are `envs`, `first`, `stride` and `options`.
+    envs : int
+        Environments, all together.
+    workers : int
+        Processes; at most one for each environment.
+    timeout_s : float
+        Longest time of a call, in seconds.
+    start_timeout_s : float
+        Longest time for starting, in seconds.
+    python : str, optional
+        Interpreter; by default this one. It needs numpy and the simulator's packages, not rlprof.
+    environment : mapping of str to str, optional
+        Environment variables beside those of this process, such as ``MUJOCO_GL``.
+    **options
+        Further options of the simulator.
+
+    Raises
+    ------
+    ConfigurationError
+        If the numbers do not fit together.
+    SimulatorError
+        If a process does not start, or cannot make its environments.
+    """
+
+    def __init__(
+        self,
+        make: str,
+        envs: int,
+        *,
+        workers: int = 2,
+        timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
+        python: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        if not 1 <= workers <= envs:
+            raise ConfigurationError(
+                f"{workers} processes for {envs} environments", hint="use at most one for each environment"
+            )
+        self.timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._broken: str | None = None
+        self._processes: list[_Process] = []
+        self._worker_of = np.arange(envs) % workers
+        self._row_of = np.arange(envs) // workers
+        source = str(Path(rlprof.__file__).resolve().parent.parent)
+        path = os.pathsep.join(p for p in (source, os.environ.get("PYTHONPATH", "")) if p)
+        surroundings = {**os.environ, **(environment or {}), "PYTHONPATH": path}
+        try:
+            for number in range(workers):
+                self._processes.append(_Process(number, python or sys.executable, surroundings))
+                mine = {**options, "envs": len(range(number, envs, workers)), "first": number}
+                self._processes[-1].send({"make": make, "options": {**mine, "stride": workers}})
+            answers = self._answers(self._processes, "start", start_timeout_s)
+            for process in self._processes:
+                process.share(SimulatorSpec(**answers[process.number]["spec"]))
+            self.spec = replace(SimulatorSpec(**answers[0]["spec"]), envs=envs)
+            if envs % self.spec.group:
+                raise ConfigurationError(
+                    f"{envs} environments do not make groups of {self.spec.group}",
+                    hint="use a multiple of the group",
+                )
+        except BaseException:
+            self._end("it did not start")
+            raise
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Ids of the processes."""
+        return tuple(p.process.pid for p in self._processes)
+
+    # calls -------------------------------------------------------------------------------------------------
+
+    def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
+        """Begin new episodes."""
+        return self._observation(self._call("reset", samples, step=step.index, epoch=epoch))
+
+    def step(self, actions: Floats, samples: Samples = None) -> StepResult:
+        """Carry out a chunk of actions, shape (batch, chunk_steps, action_dim)."""
+        parts = self._call("step", samples, actions)
+        rewards, dones, success = (self._gather(parts, k) for k in ("rewards", "dones", "success"))
+        return StepResult(self._observation(parts), rewards, dones, success)
+
+    def physics(self, actions: Floats, samples: Samples = None) -> None:
+        """Move the environments."""
+        self._call("physics", samples, actions)
+
+    def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
+        """Rewards of the last chunk, dones, success so far."""
+        parts = self._call("reward", samples)
+        return self._gather(parts, "rewards"), self._gather(parts, "dones"), self._gather(parts, "success")
+
+    def auto_reset(self, samples: Samples = None) -> None:
+        """Begin new episodes where one has ended, if set to."""
+        self._call("auto_reset", samples)
+
+    def render(self, samples: Samples = None) -> Observation:
+        """What the policy sees now."""
+        return self._observation(self._call("render", samples))
+
+    def state_dict(self) -> dict[str, Array]:
+        """All that the environments are, in the order of the whole batch."""
+        with self._lock:
+            parts = self._all("state_dict", reads=True)
+            found = {}
+            for name, first in parts[0].items():
+                whole = np.empty((self.spec.envs, *first.shape[1:]), first.dtype)
+                for number, part in enumerate(parts):
+                    whole[number :: len(parts)] = part[name]
+                found[name] = whole
+            return found
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Go back to a checkpoint."""
+        with self._lock:
+            count = len(self._processes)
+            parts = [{k: v[n::count] for k, v in state.items()} for n in range(count)]
+            self._all("load_state_dict", parts)
+
+    def close(self) -> None:
+        """End the processes; once is enough."""
+        if self._broken is None:
+            with suppress(SimulatorError), self._lock:
+                for process in self._processes:
+                    process.send({"call": "close"})
+                self._answers(self._processes, "close", min(self.timeout_s, 5.0))
+        self._end("it was closed")
+
+    def __enter__(self) -> SimulatorProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # messages ----------------------------------------------------------------------------------------------
+
+    def _call(
+        self, call: str, samples: Samples, actions: Floats | None = None, **arguments: int
+    ) -> list[tuple[_Process, Array]]:
+        """Have every process do its part; each with the positions of its rows in the batch."""
+        rows = noise.rows(self.spec.envs, samples)
+        if actions is not None and actions.shape != (
+            wanted := (len(rows), self.spec.chunk_steps, self.spec.action_dim)
+        ):
+            raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
+        with self._lock:
+            self._check()
+            parts = []
+            for process in self._processes:
+                at = np.flatnonzero(self._worker_of[rows] == process.number)
+                if not len(at):
+                    continue
+                process.shared["rows"][: len(at)] = self._row_of[rows[at]]
+                if actions is not None:
+                    process.shared["actions"][: len(at)] = actions[at]
+                process.send({"call": call, "count": len(at), **arguments})
+                parts.append((process, at))
+            self._answers([p for p, _ in parts], call, self.timeout_s)
+        return parts
+
+    def _all(self, call: str, data: Sequence[dict[str, Array]] = (), reads: bool = False) -> list[Any]:
+        self._check()
+        for process in self._processes:
+            process.send({"call": call})
+            if data:
+                stream = io.BytesIO()
+                np.savez(stream, **data[process.number])  # type: ignore[arg-type]
+                process.connection.send_bytes(stream.getvalue())
+        self._answers(self._processes, call, self.timeout_s)
+        if not reads:
+            return []
+        found = [np.load(io.BytesIO(p.connection.recv_bytes()), allow_pickle=False) for p in self._processes]
+        return [{k: part[k] for k in part.files} for part in found]
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise SimulatorError(f"the simulator is no more: {self._broken}", hint="make a new one")
+
+    def _answers(self, processes: Sequence[_Process], call: str, limit_s: float) -> dict[int, dict[str, Any]]:
+        """Wait for all; the first error after all have answered, so that none is left in the middle."""
+        until = time.monotonic() + limit_s
+        waiting: dict[Any, _Process] = {p.connection: p for p in processes}
+        answers: dict[int, dict[str, Any]] = {}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            if not ready:
+                slow = next(iter(waiting.values()))
+                error: SimulatorError = SimulatorTimeoutError(
+                    f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended",
+                    hint="raise timeout_s, or use fewer environments in a process",
+                )
+                self._end(error.what)
+                raise error
+            for connection in ready:
+                process = waiting.pop(connection)
+                try:
+                    answers[process.number] = json.loads(process.connection.recv_bytes())
+                except (EOFError, OSError):
+                    error = SimulatorDiedError(
+                        f"{self._name(process)} {process.how_it_ended()} during {call}",
+                        hint="look at its memory, and run the simulator in one process to see why",
+                    )
+                    self._end(error.what)
+                    raise error from None
+        for process in processes:
+            answer = answers[process.number]
+            if "error" in answer:
+                kind = getattr(errors, answer["error"], SimulatorError)
+                raise kind(f"{self._name(process)}: {answer['what']}", hint=answer["hint"])
+        return answers
+
+    def _name(self, process: _Process) -> str:
+        mine = np.flatnonzero(self._worker_of == process.number)
+        shown = ", ".join(map(str, mine[:4])) + (", ..." if len(mine) > 4 else "")
+        return f"simulator process {process.number} (environments {shown})"
+
+    def _end(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = why
+            for process in self._processes:
+                process.end()
+
+    def _gather(self, parts: list[tuple[_Process, Array]], name: str) -> Array:
+        first = parts[0][0].shared[name]
+        whole = np.empty((sum(len(at) for _, at in parts), *first.shape[1:]), first.dtype)
+        for process, at in parts:
+            whole[at] = process.shared[name][: len(at)]
+        return whole
+
+    def _observation(self, parts: list[tuple[_Process, Array]]) -> Observation:
+        images = self._gather(parts, "images") if self.spec.cameras else None
+        return Observation(self._gather(parts, "state"), images, self._gather(parts, "task"))

@@ -1,0 +1,131 @@
+"""What runs in a process of a simulator: makes a part of its environments and serves calls on them.
+
+Started as ``python -m rlprof.workloads.embodied.simulators.serve SOCKET``; the interpreter may be that of
+another environment, which needs numpy and what the simulator needs. Orders are short JSON messages over a
+socket; arrays lie in a block of shared memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from rlprof.errors import RlprofError
+from rlprof.workloads.embodied.contracts import Array, GlobalStep, Observation
+from rlprof.workloads.embodied.simulators import block as blocks
+
+
+def main(descriptor: int) -> None:
+    """Serve until told to end, or the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(descriptor)
+    try:
+        order = json.loads(connection.recv_bytes())
+        try:
+            module, name = order["make"].split(":")
+            simulator = getattr(importlib.import_module(module), name)(**order["options"])
+        except Exception as error:
+            _send(connection, _described(error))
+            return
+        _send(connection, {"spec": asdict(simulator.spec)})
+        with socket.socket(fileno=os.dup(descriptor)) as way:
+            _, (memory,), _, _ = socket.recv_fds(way, 1, 1)
+        shared = blocks.arrays(memory, simulator.spec)
+        os.close(memory)
+        _serve(connection, simulator, shared)
+    except (EOFError, OSError):
+        return
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its driver is gone, even in the middle of a call."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _serve(connection: Connection, simulator: Any, shared: Mapping[str, Array]) -> None:
+    while True:
+        order = json.loads(connection.recv_bytes())
+        if order["call"] == "close":
+            simulator.close()
+            _send(connection, {"ok": True})
+            return
+        try:
+            if order["call"] == "load_state_dict":
+                data = np.load(io.BytesIO(connection.recv_bytes()), allow_pickle=False)
+                simulator.load_state_dict({k: data[k] for k in data.files})
+                _send(connection, {"ok": True})
+            elif order["call"] == "state_dict":
+                stream = io.BytesIO()
+                np.savez(stream, **simulator.state_dict())
+                _send(connection, {"ok": True})
+                connection.send_bytes(stream.getvalue())
+            else:
+                _perform(simulator, shared, order)
+                _send(connection, {"ok": True})
+        except Exception as error:
+            _send(connection, _described(error))
+
+
+def _perform(simulator: Any, shared: Mapping[str, Array], order: dict[str, Any]) -> None:
+    n = order["count"]
+    rows = shared["rows"][:n].copy()
+    call = order["call"]
+    if call == "reset":
+        _show(simulator.reset(GlobalStep(order["step"]), order["epoch"], rows), shared, n)
+    elif call == "step":
+        result = simulator.step(shared["actions"][:n].copy(), rows)
+        _show(result.observation, shared, n)
+        _reward((result.rewards, result.dones, result.success), shared, n)
+    elif call == "physics":
+        simulator.physics(shared["actions"][:n].copy(), rows)
+    elif call == "reward":
+        _reward(simulator.reward(rows), shared, n)
+    elif call == "auto_reset":
+        simulator.auto_reset(rows)
+    elif call == "render":
+        _show(simulator.render(rows), shared, n)
+    else:
+        raise ValueError(f"no call {call!r}")
+
+
+def _show(observation: Observation, shared: Mapping[str, Array], n: int) -> None:
+    shared["state"][:n] = observation.state
+    shared["task"][:n] = observation.task
+    if observation.images is not None:
+        shared["images"][:n] = observation.images
+
+
+def _reward(found: tuple[Array, Array, Array], shared: Mapping[str, Array], n: int) -> None:
+    for name, value in zip(("rewards", "dones", "success"), found, strict=True):
+        shared[name][:n] = value
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    what, hint = f"{type(error).__name__}: {error}", None
+    if isinstance(error, RlprofError):
+        what, hint = error.what, error.hint
+    return {"error": type(error).__name__, "what": what, "hint": hint}
+
+
+def _send(connection: Connection, answer: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
