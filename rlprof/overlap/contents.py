@@ -21,12 +21,14 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
 
 from rlprof.overlap.structures import is_tensor
+from rlprof.overlap.values import is_array, memory_key, torch_module
 
 Kind = Literal["array", "number", "random", "other", "keys"]
 
@@ -116,6 +118,20 @@ def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     return str(array.dtype), tuple(array.shape), flat.numpy().tobytes()
 
 
+def _identity(place: Place) -> object:
+    """Equal for places that are one: the same memory, generator, attribute or item."""
+    if place.kind == "array":
+        return memory_key(place.value) if is_array(place.value) else id(place.value)
+    if place.kind == "random":
+        return id(place.value)
+    setter = place.change
+    if not isinstance(setter, functools.partial):
+        return place.path
+    if setter.func is _set_attribute:
+        return id(setter.args[0]), setter.args[1]
+    return id(getattr(setter.func, "__self__", None)), setter.args[0]
+
+
 def _is_immutable(value: Any) -> bool:
     if isinstance(value, _IMMUTABLE):
         return True
@@ -185,6 +201,35 @@ class Contents:
         for name, obj in roots.items():
             self._root = name
             self._walk(name, obj, owners)
+
+        self._leave_parameters(roots)
+
+    @cached_property
+    def shared(self) -> dict[str, frozenset[str]]:
+        """For paths at which several roots hold one thing, those roots."""
+        holders: dict[object, list[Place]] = {}
+        for place in self.places.values():
+            holders.setdefault(_identity(place), []).append(place)
+        found = {}
+        for places in holders.values():
+            roots = frozenset(place.root for place in places)
+            if len(roots) > 1:
+                found.update(dict.fromkeys((place.path for place in places), roots))
+        return found
+
+    def _leave_parameters(self, roots: Mapping[str, Any]) -> None:
+        """What an optimiser is to optimise is not its own where another root holds it."""
+        torch = torch_module()
+        optimisers = {
+            name
+            for name, obj in roots.items()
+            if torch is not None and isinstance(obj, torch.optim.Optimizer)
+        }
+        if optimisers:
+            for path, holders in self.shared.items():
+                if holders - optimisers and self.places[path].root in optimisers:
+                    del self.places[path]
+            del self.shared
 
     def restore(self) -> None:
         """Put everything back as it was, into the same objects."""

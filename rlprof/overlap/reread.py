@@ -88,6 +88,19 @@ def uses_of(piece: Piece, uses: Iterable[tuple[Cell, Mode]]) -> set[Mode]:
     }
 
 
+def uses_of_holders(
+    piece: Piece, uses: Iterable[tuple[Cell, Mode]], shared: Mapping[str, frozenset[str]]
+) -> set[Mode]:
+    """How a call uses a piece by its declaration for any of the state objects that hold it.
+
+    A write has to be declared for all of them; so it is enough for a reader to declare one.
+    """
+    found = uses_of(piece, uses)
+    for other in shared.get(piece.path, frozenset()) - {piece.state}:
+        found |= uses_of(Piece(other, None, piece.path), uses)
+    return found
+
+
 def hidden_roots(entry: Callable[..., Any]) -> dict[str, Any]:
     """What a callable can reach besides its arguments: its object, closure and globals that it names."""
     found: dict[str, Any] = {}
@@ -209,7 +222,7 @@ class Reread:
         self._targets: dict[Piece, bool] = {}
         given = paths_in_memory(before.contents, (before.args, before.kwargs))
         for piece in sorted(changing, key=str):
-            modes = uses_of(piece, uses)
+            modes = uses_of_holders(piece, uses, before.contents.shared)
             if piece.path in given or (modes and piece.path in returned):
                 continue
             if not modes or modes == {"refresh"}:

@@ -400,6 +400,89 @@ def test_what_cannot_be_looked_into_is_told() -> None:
     assert "memoryview" in reasons["iteration/sum"]
 
 
+class Shared(Counter):
+    def bump_both(self) -> None:
+        self.value += 1
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "expected"),
+    [
+        (("A", "B"), "A", set()),
+        (("A", "B"), "B", set()),
+        (("A", "B"), None, {"undeclared read"}),
+        (("A",), "A", {"undeclared write"}),
+    ],
+)
+def test_what_two_state_objects_hold(written: tuple[str, ...], read: str | None, expected: set[str]) -> None:
+    """A write is one of both, so either is enough to wait for it."""
+    counter, program = Shared(), Program()
+
+    def body() -> None:
+        counter.bump_both()
+        counter.sum()
+
+    states = {"A": State("A", {"x": counter.value}), "B": State("B", [counter.value])}
+    for state in states.values():
+        program.add(state)
+    iteration = LoopNode(None, program, body, name="iteration")
+    wrap(counter, "bump_both", iteration, updates(*(states[name] for name in written)))
+    wrap(counter, "sum", iteration, *([reads(states[read])] if read else []), stateless=read is None)
+    report = check_declarations(program, lambda: [iteration() for _ in range(2)])
+    assert {f.fault for f in report.findings} == expected
+
+
+@pytest.mark.parametrize(
+    ("updated", "read", "expected"),
+    [
+        ("THETA OPT", "THETA", set()),
+        ("THETA", "THETA", {("undeclared write", "update", "OPT"), ("undeclared read", "update", "OPT")}),
+        ("OPT", "THETA", {("undeclared write", "update", "THETA"), ("undeclared read", "update", "THETA")}),
+        ("THETA OPT", "OPT", {("undeclared read", "predict", "THETA")}),
+    ],
+)
+def test_parameters_belong_to_the_module_and_not_to_its_optimiser(
+    updated: str, read: str, expected: set[tuple[str, str, str]]
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Learner:
+        def __init__(self) -> None:
+            self.model = torch.nn.Linear(3, 2)
+            self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.1)
+            self.inputs = torch.arange(12.0).reshape(4, 3)
+
+        def update(self) -> Any:
+            self.optimiser.zero_grad()
+            loss = self.model(self.inputs).square().mean()
+            loss.backward()
+            self.optimiser.step()
+            return loss.detach()
+
+        def predict(self) -> Any:
+            with torch.no_grad():
+                return self.model(self.inputs)
+
+    learner, program = Learner(), Program()
+    learner.update()  # the optimiser makes its state in the first step
+
+    def body() -> None:
+        learner.update()
+        learner.predict()
+
+    states = {"THETA": State("THETA", learner.model), "OPT": State("OPT", learner.optimiser)}
+    for state in states.values():
+        program.add(state)
+    iteration = LoopNode(None, program, body, name="iteration")
+    wrap(learner, "update", iteration, updates(*(states[name] for name in updated.split())))
+    wrap(learner, "predict", iteration, reads(states[read]))
+    before = learner.model.weight.clone()
+    report = check_declarations(program, lambda: [iteration() for _ in range(2)])
+    assert faults(report) == expected
+    assert report.not_checked == ()
+    assert torch.equal(learner.model.weight, before)
+
+
 def test_what_talks_to_another_process_is_not_run_again() -> None:
     here, there = multiprocessing.Pipe()
     counter, program = Counter(), Program()
