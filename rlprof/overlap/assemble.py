@@ -55,10 +55,10 @@ class Constants:
             self.table[name] = kind
         return name
 
-    def unknown(self, value: Any) -> Const:
-        """Return what stands for a value without a known origin."""
+    def unknown(self, value: Any, how: str = "") -> Const:
+        """Return what stands for a value without a known origin; `how` says more of it."""
         self._unknown += 1
-        return self._named(f"?{self._unknown}", Unknown(describe(value)))
+        return self._named(f"?{self._unknown}", Unknown(f"{describe(value)} {how}".rstrip()))
 
     def _named(self, name: str, value: Any) -> Const:
         self.table[name] = value
@@ -128,6 +128,7 @@ class Assembler:
         self.constants = Constants()
         self.states = dict(states)
         self._owners = owners
+        self._constant_names: dict[tuple[str, int], str] = {}
         self._ids = [[record.id for record in run.records] for run in runs]
         self._written = {
             id(track): track.writers for run in runs for track in run.lineage.memories if track.writers
@@ -203,14 +204,24 @@ class Assembler:
             if any((p.kind, p.keys) != (first.kind, first.keys) for p in packs):
                 return [self._settle([raw], _nth(made_by, n))[0] for n, raw in enumerate(raws)]
             items = [self._settle([p.items[i] for p in packs], made_by) for i in range(len(first.items))]
+            if any(p.is_changed for p in packs) and made_by is None:
+                return [self._changed(p, "which the call changes in place") for p in packs]
             one_object = all(p.whole is first.whole for p in packs) and len(packs) > 1
             if one_object and first.kind != "tuple" and all(isinstance(b, Const) for i in items for b in i):
                 return [self.constants.const(first.whole)] * len(packs)
+            if one_object and first.kind != "tuple" and made_by is None:
+                return [
+                    self._changed(p, "kept from run to run and filled by the code between calls")
+                    for p in packs
+                ]
             kind = self.constants.kind(first.kind)
             return [Pack(kind, first.keys, tuple(item[n] for item in items)) for n in range(len(packs))]
         if packs:
             return [self._settle([raw], _nth(made_by, n))[0] for n, raw in enumerate(raws)]
         return self._leaves([raw for raw in raws if isinstance(raw, Known)], made_by)
+
+    def _changed(self, pack: RawPack, how: str) -> Const:
+        return self.constants.unknown(pack.whole, how)
 
     def _leaves(self, leaves: list[Known], made_by: list[CallRecord] | None) -> list[Binding]:
         open_ends = [k.record is None and not (k.external and not is_shared(k.obj)) for k in leaves]
@@ -229,8 +240,11 @@ class Assembler:
             return len(objects) > 1 or is_scalar(objects[0])
         if not as_argument and is_array(objects[0]):
             return False  # whoever gets it may write to it
-        if any(k.memory is not None and (k.memory.writers or k.stamp != stamp(k.obj)) for k in leaves):
-            return False
+        for known in leaves:
+            if known.memory is None:
+                continue
+            if known.memory.writers or (known.stamp is not None and known.stamp != stamp(known.obj)):
+                return False
         return is_same(objects)
 
     def _origin(self, known: Known) -> Binding:
@@ -290,7 +304,15 @@ class Assembler:
         return [Cell(name)]
 
     def _constant_name(self, track: MemoryTrack) -> str:
-        return f"memory:{track.key[0]} {track.key[1]}"
+        """Name memory that no call returned after the call that used it first, in the first run."""
+        if track.key not in self._constant_names:
+            first = next((r.id for r in (*track.uses, *track.writers)), "nobody")
+            name, number = f"memory:given to {first}", 1
+            while name in self._constant_names.values():
+                number += 1
+                name = f"memory:given to {first} {number}"
+            self._constant_names[track.key] = name
+        return self._constant_names[track.key]
 
 
 def _nth(records: list[CallRecord] | None, n: int) -> list[CallRecord] | None:

@@ -91,12 +91,24 @@ class Known:
 
 
 class RawPack:
-    """A container put together by code between calls."""
+    """A container put together by code between calls.
 
-    __slots__ = ("items", "keys", "kind", "whole")
+    Parameters
+    ----------
+    kind, keys : str or type, tuple
+        As in `Parts`.
+    items : list
+        Where they come from.
+    whole : object
+        The container itself, kept alive.
+    """
+
+    __slots__ = ("is_changed", "items", "keys", "kind", "whole")
 
     def __init__(self, kind: str | type, keys: tuple[Key, ...], items: list[Raw], whole: Any) -> None:
         self.kind, self.keys, self.items, self.whole = kind, keys, items, whole
+        #: A call that was given it changed it in place.
+        self.is_changed = False
 
 
 #: What is noted of a value while the run goes on.
@@ -115,6 +127,7 @@ class Lineage:
     def __init__(self, writes: bool = True) -> None:
         self._table: dict[int, Known] = {}
         self._memories: dict[tuple[str, int], MemoryTrack] = {}
+        self._given: list[Known] = []
         self._writes = writes
 
     @property
@@ -126,9 +139,43 @@ class Lineage:
         """Memory by its key."""
         return self._memories.get(key)
 
-    def known(self, value: Any) -> Known | None:
-        """What is known of an object."""
-        return self._table.get(id(value))
+    # containers that are changed in place ------------------------------------------------------------------
+
+    def containers(self, raw: Raw) -> Iterator[tuple[Raw, tuple[int, ...]]]:
+        """Yield the containers in a value that can be changed, with the identities of their items."""
+        if isinstance(raw, RawPack):
+            if can_change(raw.whole):
+                parts = take_apart(raw.whole)
+                yield raw, () if parts is None else tuple(map(id, parts.items))
+            for item in raw.items:
+                yield from self.containers(item)
+        elif raw.items is not None:
+            if can_change(raw.obj):
+                yield raw, raw.items
+            parts = take_apart(raw.obj)
+            for item in () if parts is None else parts.items:
+                inner = self._table.get(id(item))
+                if inner is not None and inner.items is not None:
+                    yield from self.containers(inner)
+
+    def container_track(self, known: Known) -> MemoryTrack:
+        """Return what follows the uses of a container that a call returned, or that was given."""
+        if known.memory is not None:
+            return known.memory
+        key = ("container", id(known.obj))
+        track = self._memories.get(key)
+        if track is None:
+            track = self._memories[key] = MemoryTrack(key)
+            track.creator = known.record
+            track.wholes.append(known)
+        return track
+
+    def changed_arguments(self) -> Iterator[Known]:
+        """Yield containers in the region's arguments that are not as they were, and no call did it."""
+        for known in self._given:
+            parts = take_apart(known.obj)
+            if parts is None or tuple(map(id, parts.items)) != known.items:
+                yield known
 
     # values that reach a call ------------------------------------------------------------------------------
 
@@ -249,8 +296,10 @@ class Lineage:
         made.items = tuple(map(id, parts.items))
         if arrays:
             made.arrays = tuple(arrays)
-        if items:  # all empty tuples are one object
+        if items or cls is not tuple:  # all empty tuples are one object
             self._table[id(value)] = made
+        if external and can_change(value):
+            self._given.append(made)
         return made
 
     def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
@@ -272,6 +321,11 @@ class Lineage:
             track.uses.append(record)
         track.wholes.append(made)
         made.memory = track
+
+
+def can_change(container: Any) -> bool:
+    """Whether a container can be changed in place."""
+    return not isinstance(container, tuple)
 
 
 def leaves_of(raw: Raw) -> Iterator[Known]:

@@ -141,6 +141,13 @@ class Recorder:
                 f"{run.unfinished} had not ended when {self.region.path} returned",
                 hint="wait for its future inside the region",
             )
+        for known in run.lineage.changed_arguments() if self._writes else ():
+            path = "".join(f"[{key!r}]" for key in known.path[1:])
+            raise RecordingError(
+                f"the {type(known.obj).__name__} at argument {path} of {self.region.path} was changed in"
+                " place by the code between calls, which is not run when a graph is",
+                hint="return what is new, or wrap the code that changes it",
+            )
         for known, _ in run.changes:
             self._watch.add(known)
 

@@ -20,7 +20,7 @@ from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
-from rlprof.overlap.values import at_path, is_array, stamp, torch_module
+from rlprof.overlap.values import at_path, is_array, stamp, take_apart, torch_module
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -40,6 +40,8 @@ class CallRecord:
     device: Any = None
     args: Sequence[Raw] = ()
     kwargs: Mapping[str, Raw] = MappingProxyType({})
+    #: Containers in its arguments that can be changed, with the identities of their items.
+    containers: Sequence[tuple[Raw, tuple[int, ...]]] = ()
     start_ns = return_ns = end_ns = 0
 
     def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
@@ -153,6 +155,8 @@ class RunTrace:
                 record.kwargs = {name: resolve(value, arrays) for name, value in kwargs.items()}
             if arrays:
                 self._stamp_arguments(record, arrays)
+            if self._writes:
+                self._note_containers(record)
             if node.batch is not None:
                 record.batch_size = batch_size(node, args, kwargs)
             if self._torch:
@@ -178,6 +182,29 @@ class RunTrace:
         if key not in self._whole:
             self._whole[key] = uses(node, context, args, kwargs, size)
         return self._whole[key]
+
+    def _note_containers(self, record: CallRecord) -> None:
+        """Note the lists, dicts and dataclasses that a call may change."""
+        for raw in (*record.args, *record.kwargs.values()) if record.kwargs else record.args:
+            if isinstance(raw, RawPack) or raw.items is not None:
+                found = [(one, items) for one, items in self.lineage.containers(raw)]
+                record.containers = [*record.containers, *found]
+                for one, _ in found:
+                    if isinstance(one, Known):
+                        self.lineage.container_track(one).uses.append(record)
+
+    def _find_changes(self, record: CallRecord) -> None:
+        """Find containers that an innermost call has changed."""
+        for raw, before in record.containers:
+            parts = take_apart(raw.whole if isinstance(raw, RawPack) else raw.obj)
+            now = () if parts is None else tuple(map(id, parts.items))
+            if now == before:
+                continue
+            if isinstance(raw, RawPack):
+                raw.is_changed = True
+            else:
+                raw.items = now
+                self.lineage.container_track(raw).write(record, self._event)
 
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.form = form_of((args, kwargs))
@@ -209,6 +236,8 @@ class RunTrace:
                 self._look(record)
             if self._writes and record.arrays:
                 self._find_writes(record)
+            if record.containers and not record.has_inner:
+                self._find_changes(record)
             record.failed = failed
             if failed or record.node.is_marked:
                 return

@@ -390,6 +390,73 @@ def test_arrays_of_a_declared_state_are_its_cells() -> None:
     assert r.constants[binding.name] is theta
 
 
+# containers changed in place --------------------------------------------------------------------------------
+
+
+def test_a_given_list_that_calls_append_to_is_state() -> None:
+    buffers: list[list[Any]] = [[], []]
+
+    def main(c: Any, buffer: list[Any]) -> None:
+        c.look(buffer)
+        c.add(buffer)
+        c.look(buffer)
+
+    r = recorded(
+        main,
+        {"add": lambda b: b.append(fresh()), "look": sink},
+        inputs=lambda n: (buffers[n],),
+    )
+    name = "memory:the arguments.0.0"
+    assert memory(r, "look") == memory(r, "look#1") == {name: "read"}
+    assert memory(r, "add") == {name: "update"}
+    assert argument(r, "look#1") == External((0, 0))
+
+
+def test_a_returned_dict_that_calls_change_is_state() -> None:
+    def main(c: Any) -> None:
+        found = c.make()
+        c.change(found)
+        c.look(found)
+
+    r = recorded(
+        main, {"make": lambda: {"a": fresh()}, "change": lambda d: d.update(b=fresh()), "look": sink}
+    )
+    assert memory(r, "make") == {"memory:main/make": "refresh"}
+    assert memory(r, "change") == {"memory:main/make": "update"}
+    assert memory(r, "look") == {"memory:main/make": "read"}
+    assert argument(r, "look") == Ref("main/make")
+
+
+def test_a_given_list_that_glue_appends_to_is_refused() -> None:
+    with pytest.raises(RecordingError, match=r"the list at argument \[0\] of main was changed in place"):
+        recorded(lambda c, b: b.append(c.make()), {"make": fresh}, inputs=lambda n: ([],))
+
+
+def test_a_list_of_glue_that_a_call_changes_is_unknown() -> None:
+    def main(c: Any) -> None:
+        found = [c.make()]
+        c.add(found)
+
+    r = recorded(main, {"make": fresh, "add": lambda b: b.append(1)})
+    binding = argument(r, "add")
+    assert isinstance(binding, Const)
+    assert r.constants[binding.name] == Unknown("list which the call changes in place")
+
+
+def test_a_list_that_glue_keeps_and_fills_is_unknown() -> None:
+    kept: list[Any] = []
+
+    def main(c: Any) -> None:
+        kept.clear()
+        kept.append(c.make())
+        c.use(kept)
+
+    r = recorded(main, {"make": fresh, "use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert "filled by the code between calls" in r.constants[binding.name].what
+
+
 # runs ------------------------------------------------------------------------------------------------------
 
 
