@@ -1,4 +1,4 @@
-"""What an object holds: told apart place by place, put back, and changed on purpose.
+"""What an object holds: told apart place by place, and put back.
 
 Looks into arrays, tensors, containers, random generators and the attributes of Python objects, so into
 modules and optimisers too. torch is never imported here.
@@ -147,7 +147,8 @@ def _is_random(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Generator)
 
 
-def _bit_generator(value: Any) -> Any:
+def bit_generator(value: Any) -> Any:
+    """Return what keeps the state of a generator of numpy."""
     if isinstance(value, np.random.Generator):
         return value.bit_generator
     return value._bit_generator if isinstance(value, np.random.RandomState) else value
@@ -159,7 +160,7 @@ def _random_state(value: Any) -> Any:
     if isinstance(value, np.random.RandomState):
         return value.get_state()
     if isinstance(value, np.random.Generator | np.random.BitGenerator):
-        return copy.deepcopy(_bit_generator(value).state)
+        return copy.deepcopy(bit_generator(value).state)
     return value.get_state().clone().numpy().tobytes()
 
 
@@ -169,7 +170,7 @@ def _set_random(value: Any, state: Any) -> None:
     elif isinstance(value, np.random.RandomState):
         value.set_state(state)
     elif isinstance(value, np.random.Generator | np.random.BitGenerator):
-        _bit_generator(value).state = state
+        bit_generator(value).state = state
     else:
         torch = sys.modules["torch"]
         value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -410,71 +411,3 @@ def _set_attributes(value: Any, saved: dict[str, Any]) -> None:
             object.__setattr__(value, name, item)
         elif isinstance(own, dict):
             own[name] = item
-
-
-def perturb(place: Place, draw: np.random.Generator, row: int | None = None) -> bool:
-    """Change every number at a place (or in one row of its array); False if there is none that can be.
-
-    Parameters
-    ----------
-    place : Place
-        An array, a number or a random generator; contents of other kinds are left as they are.
-    draw : numpy.random.Generator
-        What they become.
-    row : int, optional
-        The only row of an array to change.
-    """
-    if place.kind == "number":
-        if place.change is None:
-            return False
-        place.change(_other_number(place.value, draw))
-        return True
-    if place.kind == "random":
-        _reseed(place.value, int(draw.integers(1, 2**31)))
-        return True
-    if place.kind != "array":
-        return False
-    array = place.value
-    if isinstance(array, np.ndarray):
-        if not array.flags.writeable or array.dtype.kind not in "biufc":
-            return False
-        target = array if row is None else array[row : row + 1]
-        target[...] = _other_numbers(target, draw)
-        return bool(target.size)
-    torch = sys.modules["torch"]
-    target = array.data if row is None else array.data[row : row + 1]
-    wide = torch.float32 if target.dtype in (torch.bfloat16, torch.float16) else target.dtype
-    numbers = target.to(device="cpu", dtype=wide).numpy()
-    target.copy_(torch.from_numpy(np.array(_other_numbers(numbers, draw), order="C")))
-    return bool(target.numel())
-
-
-def _other_numbers(array: np.ndarray[Any, Any], draw: np.random.Generator) -> np.ndarray[Any, Any]:
-    kind = array.dtype.kind
-    if kind == "b":
-        return ~array
-    if kind in "iu":
-        step = draw.integers(1, 4, size=array.shape).astype(array.dtype)
-        with np.errstate(over="ignore"):
-            return np.asarray(array + step)
-    real = np.where(np.isfinite(array), array, 0)
-    step = draw.uniform(0.5, 1.5, size=array.shape) * draw.choice((-1.0, 1.0), size=array.shape)
-    return np.asarray(real + step * (1 + np.abs(real)), dtype=array.dtype)
-
-
-def _other_number(value: Any, draw: np.random.Generator) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + int(draw.integers(1, 4))
-    return type(value)(_other_numbers(np.asarray(value), draw)[()])
-
-
-def _reseed(value: Any, seed: int) -> None:
-    if isinstance(value, random.Random | np.random.RandomState):
-        value.seed(seed)
-    elif isinstance(value, np.random.Generator | np.random.BitGenerator):
-        bits = _bit_generator(value)
-        bits.state = type(bits)(seed).state
-    else:
-        value.manual_seed(seed)

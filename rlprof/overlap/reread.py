@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlprof.overlap.contents import Contents, perturb
+from rlprof.overlap.contents import Contents
 from rlprof.overlap.context import CallContext
+from rlprof.overlap.perturbation import perturb
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.values import flatten, is_array, memory_key
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlprof.overlap.contents import Contents, perturb
+from rlprof.overlap.contents import Contents
+from rlprof.overlap.perturbation import perturb
 
 
 class Slotted:
