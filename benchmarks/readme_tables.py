@@ -66,15 +66,15 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{m['date']}, {gpu}, driver {driver}, {m['cores']} cores, {versions}"
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+def _points(share: float, digits: int = 1) -> str:
+    return f"{100 * share:+.{digits}f} %"
 
 
 def capture_overhead_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.gpu.capture_overhead`."""
     rates = ", ".join(f"{n} {k:,.0f}" for n, k in result["kernels_per_s"].items())
     out = [
-        f"{_machine(result)}. Kernels a second, alone: {rates}.",
+        f"{_machine(result)}. Kernels a second, alone: {rates}. Programs: bound by the GPU, by the host.",
         "",
         "| captured by | bound by the GPU: median (quartiles) | bound by the host: median (quartiles)"
         " | host, fastest against fastest | rounds | sampler's CPU | private MB |",
@@ -85,10 +85,9 @@ def capture_overhead_table(result: dict[str, Any]) -> str:
         seen = {which: result["overhead"][f"{name}, {which}"] for which in ("gpu", "host")}
         sampler = result["samplers"].get(name, {})
         shown = ["nobody (twice, one after the other)" if name == "alone" else name]
-        shown += [
-            f"{_points(s['median'])} ({_points(s['lower_quartile'])}..{_points(s['upper_quartile'])})"
-            for s in seen.values()
-        ]
+        for s, digits in ((seen["gpu"], 2), (seen["host"], 1)):
+            low, median, high = (_points(s[k], digits) for k in ("lower_quartile", "median", "upper_quartile"))
+            shown.append(f"{median} ({low}..{high})")
         shown += ["" if name == "alone" else _points(seen["host"]["fastest"]), str(seen["gpu"]["rounds"])]
         shown += [f"{100 * sampler['cpu_share']:.0f} %" if "cpu_share" in sampler else ""]
         shown += [f"{sampler['memory_bytes']['private'] / 1e6:.0f}" if "memory_bytes" in sampler else ""]
@@ -150,16 +149,17 @@ def sampler_memory_table(result: dict[str, Any]) -> str:
 def decode_cost_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.gpu.decode_cost`."""
     out = [
-        f"{_machine(result)}; one core, an idle GPU.",
+        f"{_machine(result)}; an idle GPU, a core for each thread.",
         "",
-        "| period and way of reading | samples | missing | CPU us a sample | of a core |",
-        "|---|---:|---:|---:|---:|",
+        "| period and way of reading | samples | missing | CPU us a sample | of which CUPTI's decode | of a core |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for name, seen in result["cases"].items():
         if "samples" not in seen:
             continue
         cost = f"{seen['cpu_us_per_sample']:.1f}" if "cpu_us_per_sample" in seen else ""
         shown = [name, f"{seen['samples']:,}", f"{100 * seen['lost_frac']:.1f} %", cost]
+        shown.append(f"{seen['us_per_sample']['pm_sampling_decode_data']:.1f}")
         shown.append(f"{100 * seen['cpu_share']:.0f} %")
         out.append(f"| {' | '.join(shown)} |")
     return "\n".join(out)
@@ -252,8 +252,10 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "kineto_vs_traceinsight": kineto_table,
     "annotate_overhead": annotate_overhead_table,
     "gpu/capture_overhead": capture_overhead_table,
+    "gpu/capture_overhead_no_nsys": capture_overhead_table,
     "gpu/cupti_vs_nsys": cupti_vs_nsys_table,
     "gpu/sampler_soak": sampler_soak_table,
+    "gpu/sampler_rates": sampler_soak_table,
     "gpu/sampler_memory": sampler_memory_table,
     "gpu/decode_cost": decode_cost_table,
     "gpu/four_numbers": four_numbers_table,
@@ -267,6 +269,7 @@ PRESENT = {
     "gpu/capture_overhead": "orders",
     "gpu/cupti_vs_nsys": "same_time_frac",
     "gpu/sampler_memory": "variants",
+    "gpu/decode_cost": "cases",
 }
 
 

@@ -4,7 +4,8 @@
 
 FOLDER is what `all.sh` wrote. Results go to `benchmarks/results/gpu`, the comparison with nsys is computed
 from the captures, the tables of `benchmarks/README.md` are made again. With ``--dataset`` the report of the
-VLA program goes to `datasets/`, if it is small enough and tells nothing of the machine.
+VLA program goes to `datasets/`, with a `.rlprof` of its tables, if it is small enough and tells nothing of
+the machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +28,36 @@ from benchmarks.gpu.common import ROOT, save
 from benchmarks.gpu.cupti_vs_nsys import compare
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
-AS_THEY_ARE = ("capture_overhead", "sampler_memory", "decode_cost", "four_numbers")
+AS_THEY_ARE = ("sampler_memory", "decode_cost", "four_numbers", "sampler_soak", "sampler_rates")
+DATASETS = ROOT / "datasets"
 MAX_REPORT = 5_000_000
 
 
-def place_results(folder: Path, unpacked: Path) -> None:
-    """JSON results that are whole, and the two of the samplers as one."""
+def place_results(unpacked: Path) -> None:
+    """JSON results; what a run left out stays as it was."""
     for name in AS_THEY_ARE:
         if (path := unpacked / f"{name}.json").exists():
             shutil.copyfile(path, RESULTS / path.name)
             print("placed", path.name)
-    together: dict[str, Any] = {}
-    for part in ("soak", "rates"):
-        if (path := unpacked / f"sampler_{part}.json").exists():
-            together |= json.loads(path.read_text())
-    if together:
-        save(RESULTS / "sampler_soak.json", together)
-        print("placed sampler_soak.json:", ", ".join(together))
-    if (unpacked / "captures.json").exists():
-        shutil.copyfile(unpacked / "captures.json", folder / "captures.json")
-        compare(folder, RESULTS)
+    if (path := unpacked / "capture_overhead.json").exists():
+        new = json.loads(path.read_text())
+        # with nsys and without it are two results: one does not stand for the other
+        name = "capture_overhead" if "nsys" in new else "capture_overhead_no_nsys"
+        save(RESULTS / f"{name}.json", new)
+        print("placed", f"{name}.json")
 
 
-def place_dataset(folder: Path) -> None:
-    """The report, and a `.rlprof` of the tables that nsys exported where it was made."""
+def place_comparison(folder: Path, unpacked: Path) -> None:
+    """Activity per node by CUPTI and by nsys, computed from the captures."""
+    if not (unpacked / "captures.json").exists():
+        return
+    shutil.copyfile(unpacked / "captures.json", folder / "captures.json")
+    compare(folder, RESULTS)
+    print("placed cupti_vs_nsys.json")
+
+
+def place_dataset(folder: Path, unpacked: Path) -> None:
+    """The report, a `.rlprof` of the tables that nsys exported where it was made, and their rows."""
     import rlprof
     from rlprof.trace.native import write_rlprof
 
@@ -57,16 +65,45 @@ def place_dataset(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(folder / "vla_tables.zip") as packed:
             packed.extractall(scratch)
-        trace = rlprof.read(Path(scratch) / "vla_tables")
+        tables = Path(scratch) / "vla_tables"
+        trace = rlprof.read(tables)
         made = write_rlprof(trace, Path(scratch) / "vla.rlprof")
-        code = private.main([report, made], anywhere=True)
+        code = private.main([report, made], anywhere=True, tables=tables)
         if code or report.stat().st_size > MAX_REPORT:
             raise SystemExit("not placed: it tells of the machine, or is larger than 5 MB")
         for path, name in ((report, "vla_small_h200.nsys-rep"), (made, "vla_small_h200_nsys.rlprof")):
-            shutil.copyfile(path, ROOT / "datasets" / name)
-            data = path.read_bytes()
-            print(f"| `{name}` | {len(data):,} bytes | `{hashlib.sha256(data).hexdigest()}` |")
-    print(trace)
+            shutil.copyfile(path, DATASETS / name)
+            add_row(DATASETS / name, trace, machine_of(unpacked))
+            print("placed", name)
+
+
+def machine_of(unpacked: Path) -> dict[str, Any]:
+    """What the results of the same run say of the machine."""
+    for path in sorted(unpacked.glob("*.json")):
+        if (machine := json.loads(path.read_text()).get("machine")) is not None:
+            return dict(machine)
+    raise SystemExit("no result of this run tells GPU and versions")
+
+
+def add_row(capture: Path, trace: Any, machine: dict[str, Any]) -> None:
+    """Write the row of a capture by nsys into `datasets/README.md`, in place of the one it had."""
+    gpu, driver, *_ = machine["gpu"].split(", ")
+    sms = trace.table("devices")["sm_count"][0]
+    what = (
+        f"one {gpu} ({sms} SMs), driver {driver}; {trace.meta.product.removesuffix('.0')}, SM activity at"
+        f" {trace.meta.sampling_hz / 1000:g} kHz, CUDA graphs by {trace.meta.graph_mode}; torch"
+        f" {machine['torch']}, Python {machine['python']}"
+    )
+    at = datetime.fromtimestamp(trace.meta.utc_origin_ns / 1e9, UTC)
+    data = capture.read_bytes()
+    row = (
+        f"| `{capture.name}` | see below | {what} | {at:%Y-%m-%d %H:%M} UTC | {len(data):,} bytes"
+        f" | `{hashlib.sha256(data).hexdigest()}` |"
+    )
+    page = DATASETS / "README.md"
+    lines = [line for line in page.read_text().splitlines() if not line.startswith(f"| `{capture.name}`")]
+    last = max(n for n, line in enumerate(lines) if line.startswith("| `"))
+    page.write_text("\n".join([*lines[: last + 1], row, *lines[last + 1 :]]) + "\n")
 
 
 def main() -> None:
@@ -77,16 +114,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         # what came back may be read-only
         folder = Path(scratch) / "run"
-        shutil.copytree(options.folder, folder)
-        for path in folder.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        folder.mkdir()
+        for path in options.folder.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, folder / path.name)
         unpacked = folder / "rest"
         with tarfile.open(folder / "rest.tar.gz") as packed:
             packed.extractall(unpacked, filter="data")
-        place_results(folder, unpacked)
+        place_results(unpacked)
+        place_comparison(folder, unpacked)
+        subprocess.run([sys.executable, "-m", "benchmarks.readme_tables"], cwd=ROOT, check=True)
         if options.dataset:
-            place_dataset(folder)
-    subprocess.run([sys.executable, "-m", "benchmarks.readme_tables"], cwd=ROOT, check=True)
+            place_dataset(folder, unpacked)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""Whether files tell of the machine and the people that made them: what a shipped capture must not hold.
+"""Whether captures tell of the machine and the people that made them: what a shipped one must not hold.
 
-    python -m benchmarks.gpu.private FILE...        where it was made: this machine's own names and values
-    python -m benchmarks.gpu.private --anywhere FILE...   elsewhere: what looks like such
+    python -m benchmarks.gpu.private [--tables FOLDER] FILE...              where they were made
+    python -m benchmarks.gpu.private --anywhere [--tables FOLDER] FILE...   elsewhere
+    python -m benchmarks.gpu.private --overwrite-release REPORT
 
-Exits with 1 and says what was found (kinds and lengths, never a value). Values of environment variables of
-all processes, command lines, host and user names, home folders and the machine's identity are looked for,
-as text and as UTF-16. A compressed file shows nothing: give its export too.
+Where it was made, files are searched for this machine's own names and values: environment of all processes,
+command lines, host and user names, home folders, identity, the kernel's full release. Anywhere, they are
+searched for what looks like such. FOLDER is nsys' `parquetdir` export of a report: what it states of its
+environment, processes, host and user has to be what `all.sh` sets, word for word (`ALLOWED`). Exits with 1
+and says what was found.
+
+A report also states the kernel's full release, which names whoever built it: `--overwrite-release` replaces
+what follows the version by as many x, before the report is exported.
 """
 
 from __future__ import annotations
@@ -17,24 +23,34 @@ import pwd
 import re
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: Shorter values are everywhere by chance.
 LEAST = 6
-#: What a clean environment and the image itself hold: these may be there.
+HOST = "gpu-machine"
+LIBRARIES = "/tmp/dw/usr/lib/x86_64-linux-gnu"
+PATH = "/opt/run/bin:/usr/bin:/bin"
+#: What a report may state: variables of the clean environment, processes of its own.
+ALLOWED = {
+    "variable": {
+        f"PATH={PATH}", "HOME=/tmp/home", "LANG=C.UTF-8", f"LD_LIBRARY_PATH={LIBRARIES}", "LD_PRELOAD={}",
+    },
+    "process": {"python3", "nsys", "nsys-launcher", "nsys-tee"},
+    "host": {HOST},
+    "user": {""},
+    "folder": {"/opt/run"},
+}  # fmt: skip
+#: Own words that are everybody's: folders of the system and of `all.sh`, locales, numbers, options.
 NEUTRAL = re.compile(
     r"^(/?(usr|bin|sbin|local|opt|lib|lib64|tmp|proc|dev|null|nvidia|cuda[-.0-9]*|x86_64-linux-gnu)/?)+$"
-    r"|^C\.UTF-8$|^python[0-9.]*$|^/opt/(run|torch|nvidia)\S*$|^/tmp/(home|site|dw)\S*$|^[0-9.:]+$|^-+[a-z-]+"
+    r"|^(C|en_US)\.UTF-8$|^(/opt/run/bin/)?python[0-9.]*$|^/opt/(run|nvidia)(/\S*)?$|^/tmp/(home|site|dw)(/\S*)?$"
+    r"|^x86_64$|^[0-9.:]+$|^-+[a-z-]+$|^(capture|export|profile|rlprof|benchmarks\.gpu\.\w+)$"
 )
 #: What gives a machine or a person away wherever it was made.
 SUSPECTS = {
     "home folder": rb"/home/[a-z]\w+|/Users/\w+",
     "root's folder": rb"/root/\.?\w+",
-    # but for those that nsys and a clean environment set
-    "assigned variable": (
-        rb"\b(?!NSYS_|QUADD_|CUDA_|NVTX_|LD_LIBRARY_PATH)[A-Z][A-Z0-9]+_[A-Z0-9_]{3,}=[^\s=]{3,}"
-    ),
     "key or token": rb"(?i)(secret|token|passw|api_?key)[\w-]*[=:]",
     "address": rb"\b(10|172|192\.168)\.\d{1,3}\.\d{1,3}\.\d{1,3}\b",
     "mail": rb"[\w.]+@[\w-]+\.(com|org|net|io)\b",
@@ -47,6 +63,7 @@ def own_words() -> dict[str, set[str]]:
         "host name": {socket.gethostname(), os.uname().nodename},
         "user": {u.pw_name for u in pwd.getpwall() if u.pw_uid >= 1000 and u.pw_name != "nobody"},
         "home folder": {u.pw_dir for u in pwd.getpwall() if u.pw_uid >= 1000 or u.pw_uid == 0},
+        "kernel's release": {os.uname().release},
         "value of a variable": set(),
         "name of a variable": set(),
         "command line": set(),
@@ -56,6 +73,8 @@ def own_words() -> dict[str, set[str]]:
         with contextlib.suppress(OSError):
             found["machine"].add(Path(place).read_text().strip())
     for process in Path("/proc").glob("[0-9]*"):
+        if process.name == str(os.getpid()):  # its command line names the files
+            continue
         with contextlib.suppress(OSError):
             for entry in (process / "environ").read_bytes().split(b"\0"):
                 name, _, value = entry.decode(errors="replace").partition("=")
@@ -65,49 +84,99 @@ def own_words() -> dict[str, set[str]]:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             found["command line"] |= set(words)
     # names that every program's text may hold are no sign; those of one's own making are
-    names = {n for n in found["name of a variable"] if "_" in n and len(n) >= 10}
-    found["name of a variable"] = names - {"LD_LIBRARY_PATH"}
+    allowed = {v.partition("=")[0] for v in ALLOWED["variable"]}
+    found["name of a variable"] = {
+        n for n in found["name of a variable"] if "_" in n and len(n) >= 10
+    } - allowed
     return found
 
 
-def told(data: bytes, words: dict[str, set[str]]) -> list[str]:
-    """What of some words stands in a file: kind, and how long each is."""
-    said = []
+def told(data: bytes, words: dict[str, set[str]]) -> Iterator[str]:
+    """What of some words stands in a file, each as a word of its own."""
     for kind, values in words.items():
         for value in sorted(values):
-            if len(value) < LEAST or NEUTRAL.match(value) or "python" in value or "nsys" in value:
+            if len(value) < LEAST or NEUTRAL.match(value):
                 continue
-            if value.encode() in data or value.encode("utf-16-le") in data:
-                said.append(f"{kind} ({len(value)} characters, starts with {value[:3]!r})")
-    return said
+            for text in (value.encode(), value.encode("utf-16-le")):
+                if re.search(rb"(?<![A-Za-z0-9_])" + re.escape(text) + rb"(?![A-Za-z0-9_])", data):
+                    yield f"{kind}: {value[:3]}... ({len(value)} characters)"
 
 
-def suspicious(data: bytes) -> list[str]:
+def suspicious(data: bytes) -> Iterator[str]:
     """What looks like something of a machine or a person."""
-    said = []
     for kind, pattern in SUSPECTS.items():
-        hits = {m.group(0)[:60] for m in re.finditer(pattern, data)}
-        if hits:
-            said.append(f"{kind}: {len(hits)} different, such as {sorted(hits)[:3]}")
-    return said
+        if hits := {m.group(0)[:60] for m in re.finditer(pattern, data)}:
+            yield f"{kind}: {len(hits)} different, such as {sorted(hits)[:3]}"
 
 
-def main(files: Iterable[Path], *, anywhere: bool) -> int:
+def stated(tables: Path) -> Iterator[str]:
+    """What a report states of its machine that is not `ALLOWED`, from nsys' parquet export of it."""
+    import pyarrow.parquet as pq
+
+    def rows(table: str) -> list[dict[str, str]]:
+        path = tables / f"{table}.parquet"
+        return pq.read_table(path).to_pylist() if path.exists() else []
+
+    system = {r["name"]: r["value"] for r in rows("TARGET_INFO_SYSTEM_ENV")}
+    capture = [(r["name"], r["value"]) for r in rows("META_DATA_CAPTURE")]
+    export = {r["name"]: r["value"] for r in rows("META_DATA_EXPORT")}
+    seen: dict[str, set[str]] = {
+        "variable": set(filter(None, system.get("DeviceEnvironment", "").split(";"))),
+        "process": {r["name"] for r in rows("PROCESSES")},
+        "host": {system.get("Hostname", HOST), export.get("EXPORT_HOST", HOST)},
+        "user": {export.get("EXPORT_USER", "")},
+        "folder": set(),
+    }
+    for name, value in capture:
+        if name.endswith(":ENVIRONMENT_VARIABLE"):
+            seen["variable"].add(value.replace('="', "=").removesuffix('"'))
+        elif name.endswith(":USER_NAME"):
+            seen["user"].add(value)
+        elif name.endswith(":WORKING_DIR"):
+            seen["folder"].add(value)
+        elif name == "DEVICE_DISPLAY_NAME":
+            seen["host"].add(value)
+    if not seen["process"]:
+        yield f"{tables.name} is no export of a report"
+    for kind, values in seen.items():
+        for value in sorted(values - ALLOWED[kind]):
+            yield f"{kind}: {value[:100]}"
+    release = system.get("SoftwareReleaseVersion", "")
+    if not re.fullmatch(r"[0-9.]*(-?x*)", release):
+        yield f"kernel's release: {release}"
+
+
+def without_release(data: bytes, release: str) -> bytes:
+    """A report in which what follows the version of a kernel's release is overwritten, at equal length."""
+    version = re.match(r"[0-9.]*", release)
+    kept = version.group(0) if version else ""
+    return data.replace(release.encode(), (kept + "-" + "x" * len(release))[: len(release)].encode())
+
+
+def main(files: Iterable[Path], *, anywhere: bool, tables: Path | None = None) -> int:
     words = {} if anywhere else own_words()
-    code = 0
+    found: dict[str, list[str]] = {}
     for path in files:
         data = path.read_bytes()
-        found = [*told(data, words), *suspicious(data)]
-        print(f"{path.name}: {len(data):,} bytes, {len(found)} finding(s)")
-        for line in found:
+        found[f"{path.name}: {len(data):,} bytes"] = [*told(data, words), *suspicious(data)]
+    if tables is not None:
+        found[tables.name] = list(stated(tables))
+    for name, lines in found.items():
+        print(f"{name}, {len(lines)} finding(s)")
+        for line in lines:
             print(f"  FOUND {line}")
-        code |= bool(found)
-    return code
+    return int(any(found.values()))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--anywhere", action="store_true")
+    parser.add_argument("--tables", type=Path)
+    parser.add_argument("--overwrite-release", action="store_true")
     given = parser.parse_args()
-    sys.exit(main(given.files, anywhere=given.anywhere))
+    if given.overwrite_release:
+        for report in given.files:
+            report.write_bytes(without_release(report.read_bytes(), os.uname().release))
+        sys.exit(0)
+    sys.exit(main(given.files, anywhere=given.anywhere, tables=given.tables))

@@ -1,0 +1,61 @@
+"""The shipped captures of `benchmarks/gpu/vla.py`, one by CUPTI and one by Nsight Systems, tell the same."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import rlprof
+from rlprof.errors import NsysError
+from tests.conftest import ROOT
+
+DATASETS = ROOT / "datasets"
+BY_CUPTI, BY_NSYS = DATASETS / "vla_small_h200.rlprof", DATASETS / "vla_small_h200_nsys.rlprof"
+REPORT = DATASETS / "vla_small_h200.nsys-rep"
+#: Windows that hold no other, in the order of the room that they leave.
+RANKED = [
+    "iteration/rollout/epoch/chunk/policy/denoise",
+    "simulator.step/physics",
+    "simulator.reset/physics",
+    "iteration/training/minibatch/backward",
+    "iteration/training/minibatch/forward",
+    "iteration/training/minibatch/optimizer",
+    "simulator.step/render",
+    "simulator.reset/render",
+]
+
+
+def leaves(trace: rlprof.Trace) -> pl.DataFrame:
+    frame = trace.windows().frame  # type: ignore[union-attr]
+    return frame.filter(pl.col("leaf") & pl.col("rank").is_not_null()).sort("rank")
+
+
+@pytest.mark.parametrize("path", [BY_CUPTI, BY_NSYS], ids=["cupti", "nsys"])
+def test_the_windows_rank_as_the_program_was_made(path):
+    assert leaves(rlprof.read(path))["node"].to_list() == RANKED
+
+
+def test_two_instruments_agree_on_activity():
+    by_cupti, by_nsys = leaves(rlprof.read(BY_CUPTI)), leaves(rlprof.read(BY_NSYS))
+    both = by_cupti.join(by_nsys, on="node", suffix="_nsys")
+    assert both.height == len(RANKED)
+    # other runs at other rates: what ran is the same, how fast it was launched is not
+    points = 100 * (both["sm_activity"] - both["sm_activity_nsys"]).abs()
+    assert points.max() < 3, dict(zip(both["node"], points, strict=True))
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(not REPORT.exists(), reason="the report is not in this checkout")
+def test_the_report_reads_as_its_tables_or_says_that_it_is_too_new():
+    from rlprof.trace.nsys_tool import find_nsys
+
+    if not find_nsys():
+        pytest.skip("nsys is not installed")
+    try:
+        trace, told = rlprof.read(REPORT), None
+    except NsysError as error:
+        trace, told = None, str(error)
+    if trace is not None:
+        assert leaves(trace)["node"].to_list() == RANKED
+    else:
+        assert "newer" in str(told)
