@@ -85,8 +85,9 @@ def capture_overhead_table(result: dict[str, Any]) -> str:
         seen = {which: result["overhead"][f"{name}, {which}"] for which in ("gpu", "host")}
         sampler = result["samplers"].get(name, {})
         shown = ["nobody (twice, one after the other)" if name == "alone" else name]
+        quantiles = ("lower_quartile", "median", "upper_quartile")
         for s, digits in ((seen["gpu"], 2), (seen["host"], 1)):
-            low, median, high = (_points(s[k], digits) for k in ("lower_quartile", "median", "upper_quartile"))
+            low, median, high = (_points(s[k], digits) for k in quantiles)
             shown.append(f"{median} ({low}..{high})")
         shown += ["" if name == "alone" else _points(seen["host"]["fastest"]), str(seen["gpu"]["rounds"])]
         shown += [f"{100 * sampler['cpu_share']:.0f} %" if "cpu_share" in sampler else ""]
@@ -151,7 +152,8 @@ def decode_cost_table(result: dict[str, Any]) -> str:
     out = [
         f"{_machine(result)}; an idle GPU, a core for each thread.",
         "",
-        "| period and way of reading | samples | missing | CPU us a sample | of which CUPTI's decode | of a core |",
+        "| period and way of reading | samples | missing | CPU us a sample | of which CUPTI's decode"
+        " | of a core |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, seen in result["cases"].items():
