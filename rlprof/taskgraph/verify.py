@@ -110,8 +110,9 @@ def _over_capacity(graph: TaskGraph, record: RunRecord) -> list[OverCapacity]:
         if run.task not in graph.index or run.end_ns < run.start_ns:
             continue
         uses = graph.tasks[graph.index[run.task]].resources
-        if run.worker in workers:  # where it ran, not where it should have
-            uses = (*uses, Use(worker_resource(run.worker), exclusive=True))
+        where = worker_resource(run.worker)  # where it ran, not where it should have
+        if run.worker in workers and all(use.resource != where for use in uses):
+            uses = (*uses, Use(where, exclusive=True))
         for use in uses:
             units = graph.held(use)
             here = events.setdefault(use.resource, [])

@@ -207,3 +207,11 @@ def test_versions_are_followed_by_the_record_and_by_the_times(
 def test_versions_of_tasks_of_no_duration_follow_the_order_of_the_record() -> None:
     runs = tuple(run._replace(start_ns=7, returned_ns=7, end_ns=7) for run in (A, B, C))
     assert verify(STATE, RunRecord(STATE.hash, runs, 0, 9)) == ()
+
+
+def test_a_task_that_ran_on_a_worker_that_it_holds_besides_its_own() -> None:
+    tasks = (Task("whole", duration_s=1.0, worker="a", resources=(Use("worker b"),)), Task("b", worker="b"))
+    graph = TaskGraph(tasks)
+    runs = (TaskRun("whole", "b", 0, 5, 5), TaskRun("b", "b", 6, 7, 7))
+    found = verify(graph, RunRecord(graph.hash, runs, 0, 7))
+    assert [type(violation) for violation in found] == [WrongWorker]
