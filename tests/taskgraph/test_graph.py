@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.taskgraph import (
@@ -32,6 +32,7 @@ A, B, C = Task("a"), Task("b"), Task("c")
 
 
 @given(graphs(), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
 def test_hash_and_text_do_not_depend_on_the_order_of_insertion(
     graph: TaskGraph, chance: random.Random
 ) -> None:
@@ -46,6 +47,7 @@ def test_hash_and_text_do_not_depend_on_the_order_of_insertion(
 
 
 @given(graphs() | stateful_tasks().map(TaskGraph))
+@settings(max_examples=50, deadline=None)
 def test_json_round_trip(graph: TaskGraph) -> None:
     again = TaskGraph.from_json(graph.to_json())
     assert again == graph
@@ -110,6 +112,7 @@ def test_a_task_that_waits_for_itself_is_a_cycle() -> None:
 
 
 @given(graphs(most=10), st.data())
+@settings(max_examples=50, deadline=None)
 def test_any_edge_backwards_along_a_path_is_refused_with_a_real_cycle(
     graph: TaskGraph, data: st.DataObject
 ) -> None:

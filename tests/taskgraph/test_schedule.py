@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from rlprof.errors import UsageError
 from rlprof.taskgraph import (
@@ -26,6 +26,7 @@ from .made import earliest_starts, graphs, held_at, longest_from, random_graph
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_schedules_keep_precedence_and_capacities(graph: TaskGraph) -> None:
     s = schedule(graph)
     assert sorted(s.order) == list(range(len(graph)))
@@ -38,6 +39,7 @@ def test_schedules_keep_precedence_and_capacities(graph: TaskGraph) -> None:
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_the_makespan_is_bounded_by_path_and_work(graph: TaskGraph) -> None:
     s = schedule(graph)
     assert s.makespan_s >= critical_path(graph).length_s
@@ -49,6 +51,7 @@ def test_the_makespan_is_bounded_by_path_and_work(graph: TaskGraph) -> None:
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_no_task_waits_while_all_it_needs_is_free(graph: TaskGraph) -> None:
     s = schedule(graph)
     moments = sorted({0.0, *s.finish_s.tolist()})
@@ -63,6 +66,7 @@ def test_no_task_waits_while_all_it_needs_is_free(graph: TaskGraph) -> None:
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_of_tasks_with_equal_needs_the_one_of_higher_priority_goes_first(graph: TaskGraph) -> None:
     s, rank = schedule(graph), upward_rank(graph)
     for i, a in enumerate(graph.tasks):
@@ -73,6 +77,7 @@ def test_of_tasks_with_equal_needs_the_one_of_higher_priority_goes_first(graph: 
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_upward_rank_and_critical_path_agree_with_all_paths_tried(graph: TaskGraph) -> None:
     durations = graph.durations_s.tolist()
     longest = longest_from(durations, graph.successors)
@@ -85,6 +90,7 @@ def test_upward_rank_and_critical_path_agree_with_all_paths_tried(graph: TaskGra
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_constraints_of_a_schedule_reproduce_its_times(graph: TaskGraph) -> None:
     s = schedule(graph)
     assert earliest_starts(graph.durations_s.tolist(), s.constraints) == s.start_s.tolist()
@@ -92,6 +98,7 @@ def test_constraints_of_a_schedule_reproduce_its_times(graph: TaskGraph) -> None
 
 
 @given(graphs(resources=False))
+@settings(max_examples=50, deadline=None)
 def test_without_resources_the_makespan_is_the_critical_path(graph: TaskGraph) -> None:
     assert schedule(graph).makespan_s == critical_path(graph).length_s
 

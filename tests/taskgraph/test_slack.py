@@ -45,6 +45,7 @@ def test_slack_of_a_schedule_against_delays(graph: TaskGraph) -> None:
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_free_slack_is_at_most_total_and_a_critical_task_has_none(graph: TaskGraph) -> None:
     s = slack(graph)
     assert (s.free_s >= 0).all()

@@ -55,7 +55,7 @@ def task(id: str, order: int, *accesses: CellAccess) -> Task:
 
 
 @given(stateful_tasks(), st.randoms(use_true_random=False))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_with_edges_derived_from_accesses_any_order_sees_the_right_versions(
     tasks: tuple[Task, ...], chance: random.Random
 ) -> None:
@@ -74,7 +74,7 @@ def test_with_edges_derived_from_accesses_any_order_sees_the_right_versions(
 
 
 @given(stateful_tasks(), st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_derived_edges_are_exactly_what_conflicting_accesses_need(
     tasks: tuple[Task, ...], data: st.DataObject
 ) -> None:
@@ -98,7 +98,7 @@ def test_derived_edges_are_exactly_what_conflicting_accesses_need(
 
 
 @given(stateful_tasks(), st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_without_one_edge_a_run_in_another_order_is_caught(
     tasks: tuple[Task, ...], data: st.DataObject
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlprof.taskgraph import CellAccess, CellVersion, Edge, RunRecord, Task, TaskGraph, TaskRun, Use, verify
@@ -39,11 +39,13 @@ def with_run(record: RunRecord, number: int, run: TaskRun) -> RunRecord:
 
 
 @given(graphs())
+@settings(max_examples=50, deadline=None)
 def test_a_run_as_scheduled_has_no_violation(graph: TaskGraph) -> None:
     assert verify(graph, as_planned(graph)) == ()
 
 
 @given(graphs(), st.data())
+@settings(max_examples=50, deadline=None)
 def test_a_task_that_is_missing_repeated_or_foreign(graph: TaskGraph, data: st.DataObject) -> None:
     assume(len(graph))
     record = as_planned(graph)
@@ -59,6 +61,7 @@ def test_a_task_that_is_missing_repeated_or_foreign(graph: TaskGraph, data: st.D
 
 
 @given(graphs(resources=False), st.data())
+@settings(max_examples=50, deadline=None)
 def test_every_edge_that_is_not_kept_is_found_whatever_its_kind(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
@@ -72,6 +75,7 @@ def test_every_edge_that_is_not_kept_is_found_whatever_its_kind(
 
 
 @given(graphs(), st.data())
+@settings(max_examples=50, deadline=None)
 def test_every_excess_over_a_capacity_is_found(graph: TaskGraph, data: st.DataObject) -> None:
     free = TaskGraph(graph.tasks, (), graph.capacities)
     record = as_planned(free)
