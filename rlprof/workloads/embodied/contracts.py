@@ -149,15 +149,17 @@ class Policy(Protocol):
 
     spec: PolicySpec
 
-    def noise(self, step: GlobalStep, epoch: int, chunk: int, batch: int, samples: Samples = None) -> Floats:
+    def noise(
+        self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
+    ) -> Floats:
         """Draw what an answer needs, keyed by sample, shape (batch, draws, horizon, action_dim)."""
         ...
 
     def vision(self, observation: Observation) -> Any:
-        """Features of images and state."""
+        """Features of images, and state and task as the policy reads them."""
         ...
 
-    def backbone(self, features: Any, observation: Observation) -> Any:
+    def backbone(self, features: Any) -> Any:
         """Prefix: keys and values that the head attends to, and what the value head reads."""
         ...
 

@@ -30,6 +30,8 @@ from rlprof.workloads.embodied.simulators import arm_model as arm
 REACH_M = 0.03
 #: The cube is placed if it is this near to where it belongs, in metres.
 PLACED_M = 0.035
+#: From the middle of the cube to its top.
+CUBE_TOP_M = np.array((0.0, 0.0, arm.CUBE_HALF_M))
 STATE_DIM = 20
 ACTION_DIM = 4
 CAMERAS = ("front", "hand")
@@ -260,7 +262,7 @@ class MujocoArm:
     def _potential(self, rows: Array) -> tuple[Floats, Array]:
         tip, cube = self._sensors[rows, :, :3], self._sensors[rows, :, 3:6]
         goal = self._plates[self._task[rows]][:, None]
-        reach = 1 - np.tanh(10 * np.linalg.norm(cube + (0, 0, arm.CUBE_HALF_M) - tip, axis=-1))
+        reach = 1 - np.tanh(10 * np.linalg.norm(cube + CUBE_TOP_M - tip, axis=-1))
         lift = np.clip((cube[..., 2] - arm.CUBE_HALF_M) / 0.05, 0, 1)
         distance = np.linalg.norm(cube - goal, axis=-1)
         carry = 1 - np.tanh(8 * distance)
@@ -278,7 +280,7 @@ class MujocoArm:
             [
                 (tip - arm.HOME_M) / 0.1,
                 (self._target[rows] - tip) / 0.03,
-                (cube + (0, 0, arm.CUBE_HALF_M) - tip) / 0.1,
+                (cube + CUBE_TOP_M - tip) / 0.1,
                 (goal - cube) / 0.1,
                 velocity / 0.5,
                 last[:, arm.SENSORS],
@@ -303,8 +305,8 @@ class MujocoArm:
                 f"MuJoCo makes no images here with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')}"
                 f" ({type(error).__name__}: {error})",
                 hint="install pyopengl and a GL library (Debian: libegl1 and libgl1-mesa-dri for egl, or"
-                " libosmesa6 with MUJOCO_GL=osmesa), set MUJOCO_GL before mujoco is imported or run the simulator"
-                " in processes of its own, or use no cameras",
+                " libosmesa6 with MUJOCO_GL=osmesa), set MUJOCO_GL before mujoco is imported or run the"
+                " simulator in processes of its own, or use no cameras",
             ) from error
 
     def _images(self, rows: Array) -> Array:

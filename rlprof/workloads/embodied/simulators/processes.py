@@ -1,7 +1,7 @@
 """A simulator whose environments live in processes of their own, with arrays in shared memory.
 
-Environments are dealt to the processes in turn (process w has w, w + W, ...), so that any part of a batch in a
-row keeps all of them busy. No answer within the time limit, or a process that ends by itself, ends them all
+Environments are dealt to the processes in turn (process w has w, w + W, ...), so that any part of a batch in
+a row keeps all of them busy. No answer within the time limit, or a process that ends by itself, ends them all
 and is an error that says which environments were concerned.
 """
 

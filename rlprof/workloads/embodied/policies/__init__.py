@@ -1,0 +1,70 @@
+"""Vision-language-action policies with random weights; `make` finds one by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlprof.workloads.embodied.contracts import SimulatorSpec
+from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize
+
+
+def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: str = "cpu") -> Any:
+    """Make a policy with random weights.
+
+    Parameters
+    ----------
+    size : PolicySize
+        How large.
+    simulator : SimulatorSpec
+        What it acts in.
+    seed : int
+        Of weights and noise.
+    device : str
+        Where it computes, such as ``"cuda:0"``.
+
+    Returns
+    -------
+    TorchPolicy
+        See `rlprof.workloads.embodied.contracts.Policy`.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such family, or images do not fit.
+    MissingPackageError
+        If torch, or for pi0 transformers, is not installed.
+    WorkloadError
+        If the device has no room for it.
+    """
+    if size.family not in FAMILIES:
+        raise ConfigurationError(f"no policy is called {size.family!r}", hint=f"use {', '.join(FAMILIES)}")
+    if simulator.cameras and (simulator.height != size.image or simulator.width != size.image):
+        raise ConfigurationError(
+            f"images of {simulator.height}x{simulator.width} pixels, and the policy sees"
+            f" {size.image}x{size.image}",
+            hint=f"set the simulator's image to {size.image}",
+        )
+    torch = need("torch", why="a policy")
+    module = "flow"
+    name = {"pi0": "Pi", "pi05": "Pi", "gr00t": "Gr00t", "openvla_oft": "OpenVlaOft"}[size.family]
+    if size.family == "openvla_oft":
+        module = "openvla_oft"
+    elif size.transformers:
+        module, name = "pi0_transformers", "Pi0Transformers"
+    kind = getattr(need(f"rlprof.workloads.embodied.policies.{module}", why=size.family), name)
+    before = torch.get_default_dtype()
+    try:
+        with torch.random.fork_rng(), torch.device(device):
+            torch.manual_seed(seed)
+            torch.set_default_dtype(getattr(torch, size.dtype))
+            policy = kind(size, simulator, seed)
+            policy.set_trainable()
+    except torch.OutOfMemoryError as error:
+        raise WorkloadError(
+            f"the policy {size.family} does not fit into the memory of {device}",
+            hint="use a smaller preset, or a device with more memory",
+        ) from error
+    finally:
+        torch.set_default_dtype(before)
+    return policy.eval()

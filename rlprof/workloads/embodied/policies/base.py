@@ -1,0 +1,306 @@
+"""What all policies of this package share: phases, answers row by row, what is trained."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlprof.workloads.embodied import noise
+from rlprof.workloads.embodied.contracts import (
+    Evaluation,
+    Floats,
+    GlobalStep,
+    Observation,
+    PolicyOutput,
+    PolicySpec,
+    Samples,
+    SimulatorSpec,
+)
+from rlprof.workloads.embodied.policies.layers import KeyValue, Stack, Vision, adapt
+from rlprof.workloads.embodied.policies.sizes import PolicySize
+
+#: ``log(2 pi) / 2``.
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Features(NamedTuple):
+    """What the backbone and the head see; samples along the first axis.
+
+    Parameters
+    ----------
+    tokens : Tensor, shape (batch, tokens, width)
+        Of images, or of the state where there are none.
+    state : Tensor, shape (batch, state_dim)
+        Proprioception.
+    task : Tensor of int64, shape (batch,)
+        Instruction.
+    """
+
+    tokens: Tensor
+    state: Tensor
+    task: Tensor
+
+
+class Prefix(NamedTuple):
+    """What the backbone leaves to the head; samples along the first axis.
+
+    Parameters
+    ----------
+    cache : tuple of (Tensor, Tensor)
+        Keys and values of each layer, shape (batch, kv_heads, tokens, head_dim); empty if not needed.
+    hidden : Tensor, shape (batch, tokens, width)
+        Last layer; without tokens if the head needs none.
+    summary : Tensor, shape (batch, width)
+        What the value head reads.
+    """
+
+    cache: tuple[KeyValue, ...]
+    hidden: Tensor
+    summary: Tensor
+
+
+def each_row(function: Callable[..., Any], *values: Any) -> Any:
+    """Call a function on one sample after another (first axis of all arrays) and join what it returns."""
+    size = next(len(leaf) for value in values for leaf in _leaves(value))
+    return _join([function(*(_take(value, row) for value in values)) for row in range(size)])
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Tensor | np.ndarray):
+        return [value]
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple) else []
+
+
+def _take(value: Any, row: int) -> Any:
+    if isinstance(value, Tensor | np.ndarray):
+        return value[row : row + 1]
+    if isinstance(value, tuple):
+        return _like(value, [_take(item, row) for item in value])
+    return value
+
+
+def _join(parts: list[Any]) -> Any:
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts)
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(first, tuple):
+        return _like(first, [_join([part[k] for part in parts]) for k in range(len(first))])
+    return first
+
+
+def _like(value: tuple[Any, ...], items: list[Any]) -> Any:
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+class TorchPolicy(nn.Module, ABC):
+    """Base of the policies; see `rlprof.workloads.embodied.contracts.Policy`.
+
+    Parameters
+    ----------
+    size : PolicySize
+        How large.
+    simulator : SimulatorSpec
+        What it acts in.
+    seed : int
+        Of its noise; weights are made by `rlprof.workloads.embodied.policies.make`.
+    """
+
+    #: Parts that ``train="expert"`` leaves as they are.
+    frozen_parts: tuple[str, ...] = ("vlm",)
+
+    def __init__(self, size: PolicySize, simulator: SimulatorSpec, seed: int) -> None:
+        super().__init__()
+        self.size, self.seed = size, seed
+        draws = size.denoise_steps + 1
+        self.spec = PolicySpec(
+            family=size.family,
+            chunk_steps=simulator.chunk_steps,
+            horizon=max(size.horizon, simulator.chunk_steps),
+            action_dim=simulator.action_dim,
+            state_dim=simulator.state_dim,
+            draws=draws,
+            denoise_steps=size.denoise_steps,
+            invariant=size.by_row,
+        )
+
+    # to be given by a family -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _features(self, state: Tensor, task: Tensor, images: Tensor | None) -> Features:
+        """See the family."""
+
+    @abstractmethod
+    def _prefix(self, features: Features) -> Prefix:
+        """See the family."""
+
+    @abstractmethod
+    def _value(self, prefix: Prefix) -> Tensor:
+        """See the family."""
+
+    @abstractmethod
+    def _next(self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int) -> Tensor:
+        """See the family."""
+
+    @abstractmethod
+    def _finish(self, points: tuple[Tensor, ...], prefix: Prefix, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Chain and log-probability."""
+
+    @abstractmethod
+    def _log_prob(self, chain: Tensor, prefix: Prefix, features: Features) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of a chain."""
+
+    # phases ------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of its weights."""
+        return next(self.parameters()).dtype
+
+    def noise(
+        self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
+    ) -> Floats:
+        """Draw what an answer needs, keyed by sample, shape (batch, draws, horizon, action_dim)."""
+        key = (self.seed, "policy", step.index, epoch, chunk)
+        shape = (self.spec.draws, self.spec.horizon, self.spec.action_dim)
+        return noise.normal(key, noise.rows(len(observation.state), samples), shape)
+
+    def _call(self, function: Callable[..., Any], *values: Any) -> Any:
+        with torch.no_grad():
+            return each_row(function, *values) if self.size.by_row else function(*values)
+
+    def _seen(self, observation: Observation) -> Features:
+        state = torch.from_numpy(np.ascontiguousarray(observation.state)).to(self.device, self.dtype)
+        task = torch.from_numpy(np.ascontiguousarray(observation.task)).to(self.device)
+        images = None
+        if observation.images is not None:
+            raw = torch.from_numpy(np.ascontiguousarray(observation.images)).to(self.device)
+            images = raw.to(self.dtype) / 255
+        return self._features(state, task, images)
+
+    def _tensor(self, array: Floats) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def vision(self, observation: Observation) -> Features:
+        """Features of images, and state and task as the policy reads them."""
+        return self._call(self._seen, observation)  # type: ignore[no-any-return]
+
+    def backbone(self, features: Features) -> Prefix:
+        """Keys and values that the head attends to, and what the value head reads."""
+        return self._call(self._prefix, features)  # type: ignore[no-any-return]
+
+    def start(self, noise: Floats) -> Tensor:
+        """First point of the chain, shape (batch, horizon, action_dim)."""
+        return self._tensor(noise[:, 0])
+
+    def denoise_step(
+        self, point: Tensor, prefix: Prefix, features: Features, noise: Floats, index: int
+    ) -> Tensor:
+        """Next point of the chain."""
+
+        def one(point: Tensor, prefix: Prefix, features: Features, noise: Floats) -> Tensor:
+            return self._next(point, prefix, features, self._tensor(noise[:, index + 1]), index)
+
+        return self._call(one, point, prefix, features, noise)  # type: ignore[no-any-return]
+
+    def decode(self, points: tuple[Tensor, ...], prefix: Prefix, noise: Floats) -> PolicyOutput:
+        """Actions, log-probability and value of a finished chain."""
+
+        def one(points: tuple[Tensor, ...], prefix: Prefix, noise: Floats) -> PolicyOutput:
+            chain, log_prob = self._finish(points, prefix, self._tensor(noise))
+            actions = chain[:, -1, : self.spec.chunk_steps].clamp(-1, 1)
+            value = self._value(prefix)
+            return PolicyOutput(*(x.float().cpu().numpy() for x in (actions, log_prob, value, chain)))
+
+        return self._call(one, tuple(points), prefix, noise)  # type: ignore[no-any-return]
+
+    def act(self, observation: Observation, noise: Floats) -> PolicyOutput:
+        """Answer an observation: all phases, one after another."""
+        features = self.vision(observation)
+        prefix = self.backbone(features)
+        points = [self.start(noise)]
+        for index in range(self.spec.denoise_steps):
+            points.append(self.denoise_step(points[-1], prefix, features, noise, index))
+        return self.decode(tuple(points), prefix, noise)
+
+    # training ----------------------------------------------------------------------------------------------
+
+    def evaluate(self, observation: Observation, chain: Floats) -> Evaluation:
+        """Evaluate what was answered before, with gradients."""
+        features = self._seen(observation)
+        prefix = self._prefix(features)
+        log_prob, entropy = self._log_prob(self._tensor(chain), prefix, features)
+        return Evaluation(log_prob, self._value(prefix).float(), entropy)
+
+    def set_trainable(self) -> None:
+        """Freeze what `size.train` says, and put adapters in where it asks for them."""
+        if self.size.train == "full":
+            return
+        for name in self.frozen_parts:
+            part = getattr(self, name)
+            for parameter in part.parameters():
+                parameter.requires_grad_(False)
+            if self.size.train == "lora":
+                adapt(part, self.size.lora_rank)
+
+    def trainable(self) -> list[nn.Parameter]:
+        """Parameters that training changes."""
+        return [p for p in self.parameters() if p.requires_grad]
+
+
+class Vlm(nn.Module):
+    """Vision tower, instruction tokens and language model."""
+
+    def __init__(
+        self, size: PolicySize, simulator: SimulatorSpec, activation: str = "gelu", *, extra_tokens: int = 0
+    ) -> None:
+        super().__init__()
+        self.size = size
+        width = size.backbone.width
+        self.images = simulator.cameras > 0
+        if self.images:
+            self.tower = Vision(size.vision, size.patch, simulator.height)
+            self.project = nn.Linear(size.vision.width, width)
+        else:
+            self.scene = nn.Linear(simulator.state_dim, size.scene_tokens * width)
+        self.embed = nn.Embedding(size.vocabulary, width)
+        self.extra = nn.Parameter(0.02 * torch.randn(extra_tokens, width)) if extra_tokens else None
+        self.stack = Stack(size.backbone, activation=activation)
+
+    def look(self, state: Tensor, images: Tensor | None) -> Tensor:
+        """Tokens of what is seen, shape (batch, tokens, width)."""
+        if self.images:
+            return self.project(self.tower(images))  # type: ignore[no-any-return]
+        return self.scene(state).view(len(state), self.size.scene_tokens, -1)  # type: ignore[no-any-return]
+
+    def read(self, features: Features, further: Tensor | None = None) -> tuple[Tensor, tuple[KeyValue, ...]]:
+        """Run the language model over what is seen, the instruction, `further` and the extra tokens."""
+        count = self.size.instruction_tokens
+        words = features.task[:, None] * count + torch.arange(count, device=features.task.device)
+        parts = [features.tokens, self.embed(words % self.size.vocabulary)]
+        if further is not None:
+            parts.append(further)
+        if self.extra is not None:
+            parts.append(self.extra.expand(len(words), -1, -1))
+        return self.stack(torch.cat(parts, dim=1))  # type: ignore[no-any-return]
+
+
+def value_head(width: int) -> nn.Sequential:
+    """A perceptron of one hidden layer whose first answer is 0."""
+    inner = min(width, 512)
+    last = nn.Linear(inner, 1)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(width, inner), nn.SiLU(), last)
