@@ -246,6 +246,14 @@ def taskgraph_schedule_table(result: dict[str, Any]) -> str:
             median, least, most = (scale * shape["seconds"][what][k] for k in ("median", "min", "max"))
             shown.append(f"{median:.{digits}f} ({least:.{digits}f}..{most:.{digits}f})")
         out.append(f"| {' | '.join(shown)} |")
+    if workers := result.get("processes"):
+        empty, array = (
+            f"{m['median']:,.0f} us ({m['min']:,.0f}..{m['max']:,.0f})"
+            for m in (workers["microseconds"][what] for what in ("empty", "array"))
+        )
+        size = workers["array_bytes"] >> 20
+        out += ["", f"Worker processes, one task after another: {empty} for a task that does nothing,"]
+        out += [f"{array} for an array of {size} MiB that one makes and the next gets."]
     return "\n".join(out)
 
 
