@@ -143,5 +143,6 @@ class Generated:
         found |= {"copies" for s in self.states if s.copies} | {"units" for s in self.sites if s.unit > 1}
         found |= {"sequences" for s in self.sites if s.sequences}
         found |= {"shared outputs" for s in self.sites if s.shared_outputs}
+        found |= {"coroutine region"} if "async def iteration" in self.source else set()
         found |= {"draws"} if "noise(" in self.source else set()
         return found | ({"inner region"} if self.region != self.sites[0].name else set())

@@ -119,12 +119,14 @@ class Author(Writer):
             inner.say(f"return ({', '.join([*returned, kept])},)")
             indices = list(outer.indices)
             self.classes["main"].methods += [
-                f"    def {name}(self, {', '.join([index, *indices, *parameters])}):",
+                f"    {self.opening} {name}(self, {', '.join([index, *indices, *parameters])}):",
                 *lines,
                 "",
             ]
             place.say(f"for {index} in range({count}):")
-            place.say(f"    *new, kept = self.{name}({', '.join([index, *indices, *parameters])})")
+            place.say(
+                f"    *new, kept = {self.awaited}self.{name}({', '.join([index, *indices, *parameters])})"
+            )
             if carried:
                 place.say(f"    {', '.join(carried)}, = new")
             place.say(f"    {collected}.append(kept)")
@@ -169,13 +171,13 @@ class Author(Writer):
         inner.say(f"return {one}, {{'x': {two}, 'y': [{one}, {self.draw.choice(parameters)}]}}")
         indices = list(place.indices)
         self.classes["main"].methods += [
-            f"    def {name}(self, {', '.join([*indices, *parameters])}):",
+            f"    {self.opening} {name}(self, {', '.join([*indices, *parameters])}):",
             *lines,
             "",
         ]
         for _ in range(self.draw.choice((1, 1, 1, 2))):
             b, other = self.fresh("b"), self.fresh("b")
-            place.say(f"{b}, {other} = self.{name}({', '.join([*indices, *parameters])})")
+            place.say(f"{b}, {other} = {self.awaited}self.{name}({', '.join([*indices, *parameters])})")
             place.say(f"{other} = {other}['x']")
             place.scope[b] = place.scope[other] = "batch"
             place.carried |= {b, other}
@@ -198,7 +200,7 @@ class Author(Writer):
             else "if b[0, 0] & np.uint64(64):"
         )
         self.classes["main"].methods += [
-            f"    def {name}(self, {', '.join([*indices, 'b'])}):",
+            f"    {self.opening} {name}(self, {', '.join([*indices, 'b'])}):",
             "        turns = b[0].copy()",
             f"        {head}",
             *lines,
@@ -206,7 +208,7 @@ class Author(Writer):
             "",
         ]
         made = self.fresh("b")
-        place.say(f"{made} = self.{name}({', '.join([*indices, variable])})")
+        place.say(f"{made} = {self.awaited}self.{name}({', '.join([*indices, variable])})")
         place.scope[made] = "batch"
         # somebody needs what its own code computes: without that, one that happened to take the same way in
         # both recorded runs could not be told from one that always does
@@ -268,7 +270,7 @@ class Author(Writer):
 
     def rollout(self, place: Place) -> None:
         if self.chance(0.9 if self.independent else 0.6):
-            self.loop(place, self.draw.choice((2, 2, 3)), self.epoch, "epoch_")
+            self.loop(place, self.draw.choice((2, 2, 2, 3)), self.epoch, "epoch_")
         else:
             self.epoch(place)
 
@@ -276,7 +278,7 @@ class Author(Writer):
         reset = "start" if self.independent else self.draw.choice(("start", "start", "start", "end", "none"))
         if reset == "start":
             self.reset(place)
-        self.loop(place, self.draw.choice((2, 2, 3, 4)), self.chunk, "chunk_")
+        self.loop(place, self.draw.choice((2, 2, 2, 3)), self.chunk, "chunk_")
         lists = place.of("list")
         if lists and self.chance(0.4):
             self.leaf(
@@ -391,7 +393,9 @@ class Author(Writer):
         for _ in range(self.draw.randint(1, 3)):
             kind = self.draw.random()
             if kind < 0.35 and depth < 3 and self.calls_so_far() < 8:
-                self.loop(place, self.draw.choice((1, 2, 2, 3)), lambda inner: self.block(inner, depth + 1))
+                self.loop(
+                    place, self.draw.choice((1, 2, 2, 2, 3)), lambda inner: self.block(inner, depth + 1)
+                )
             elif kind < 0.42 and depth < 2:
                 self.part(place, lambda inner: self.block(inner, depth + 1))
             elif kind < 0.46:
@@ -424,7 +428,7 @@ class Author(Writer):
         else:
             place.say(f"return ({', '.join([place.of('batch')[-1], *chosen])},)")
         main = self.classes["main"]
-        main.methods += ["    def iteration(self, data):", *lines, ""]
+        main.methods += [f"    {self.opening} iteration(self, data):", *lines, ""]
         return Generated(
             self.seed, self.batch, self._source(), tuple(c for c in self.classes if c != "main"),
             tuple(self.states.values()), tuple(self.sites), region,

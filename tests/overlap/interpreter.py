@@ -46,7 +46,8 @@ class World:
 
     def iterate(self, iteration: int) -> Any:
         """Run one iteration on its data."""
-        return self.main.iteration(data_of(self.program, iteration))
+        output = self.main.iteration(data_of(self.program, iteration))
+        return asyncio.run(output) if inspect.isawaitable(output) else output
 
     def state(self) -> dict[str, Any]:
         """Contents of all state, by name, buffers included."""
@@ -147,7 +148,7 @@ class _Labels:
             if site.kind == "loop":
                 setattr(owner, site.name, self._marked(site.name))
             elif inspect.iscoroutinefunction(native):
-                setattr(owner, site.name, self._coroutine(site.name, native))
+                setattr(owner, site.name, self._coroutine(site.name, native, site.kind == "body"))
             else:
                 setattr(owner, site.name, self._called(site.name, native, site.kind == "body"))
 
@@ -168,9 +169,9 @@ class _Labels:
 
         return call
 
-    def _coroutine(self, name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+    def _coroutine(self, name: str, native: Callable[..., Any], loop: bool) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            self._enter(name, False)
+            self._enter(name, loop)
             try:
                 return await native(*args, **kwargs)
             finally:

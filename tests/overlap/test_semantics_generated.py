@@ -42,7 +42,7 @@ def test_transformed_programs_do_what_plain_ones_do(first: int) -> None:
         "kind loop", "kind body", "kind plain", "flavour condition", "flavour coroutine", "flavour future",
         "flavour buffer", "flavour argument", "state rows", "state shared", "state keyed", "mode read",
         "mode update", "mode refresh", "role sync", "role update", "undeclared", "inner region", "copies",
-        "units", "sequences", "shared outputs", "draws",
+        "units", "sequences", "coroutine region", "shared outputs", "draws",
     ],
 )  # fmt: skip
 def test_generated_programs_have_all_that_is_claimed(feature: str) -> None:

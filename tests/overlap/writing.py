@@ -56,6 +56,11 @@ class Writer:
         self.flavours = {
             f for f in ("coroutine", "future", "buffer", "argument") if self.draw.random() < 0.15
         }
+        #: the code around the calls is made of coroutines, too
+        self.awaited = "await " if self.chance(0.06) else ""
+        self.opening = "async def" if self.awaited else "def"
+        if self.awaited:
+            self.flavours.add("coroutine")
 
     # -- names, components, states
 
@@ -225,7 +230,7 @@ class Writer:
             given = given[: len(inputs)] + [value for _, value in keys]
         call = f"self.{component}.{name}({', '.join(given)})"
         if flavour == "coroutine":
-            call = f"asyncio.run({call})"
+            call = f"await {call}" if self.awaited else f"asyncio.run({call})"
         elif flavour == "future":
             call = f"{call}.result()"
         return self._bind(place, call, output)
