@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,13 +46,15 @@ class ProcessParts:
     notes: tuple[str, ...] = ()
 
 
-def read_parts(folder: Path) -> tuple[ProcessParts, ...]:
+def read_parts(folder: Path, only: Collection[str] | None = None) -> tuple[ProcessParts, ...]:
     """Read a session's folder, finished or not.
 
     Parameters
     ----------
     folder : pathlib.Path
         As the session left it; it may still be written to.
+    only : collection of str, optional
+        Read these tables of parts and leave the others; all by default.
 
     Returns
     -------
@@ -75,7 +77,7 @@ def read_parts(folder: Path) -> tuple[ProcessParts, ...]:
     for name in names:
         if name.endswith(".json") and _STEM.match(stem := name.removesuffix(".json")):
             files.setdefault(stem, {})
-        elif m := _FILE.match(name):
+        elif (m := _FILE.match(name)) and (only is None or m["table"] in only):
             files.setdefault(m["stem"], {}).setdefault(m["table"], []).append(folder / name)
     by_start = sorted(files, key=lambda stem: [int(n) for n in reversed(stem.split("-"))])
     return tuple(_read_process(folder, stem, files[stem]) for stem in by_start)

@@ -421,7 +421,8 @@ def span_of(folder: Path, name: str, count: int | None) -> tuple[int | None, int
 
     starts: list[int] = []
     ends: list[int] = []
-    for part in read_parts(folder):
+    # again and again while the program runs: samples and kernels are not looked at
+    for part in read_parts(folder, only=("ranges", "open_ranges", "alive")):
         if (ranges := part.tables.get("ranges")) is not None:
             mine = ranges.filter(pc.equal(ranges["name"].cast("string"), name))
             starts += mine["start_ns"].to_pylist()

@@ -58,6 +58,16 @@ def test_batches_come_back_as_written(tmp_path: Path) -> None:
     assert starts(tmp_path) == list(range(503))
 
 
+def test_only_the_wanted_tables_are_read(tmp_path: Path) -> None:
+    PartWriter(tmp_path, "ranges").write(rows(0, 3))
+    PartWriter(tmp_path, "alive").write({"time_ns": [7]})
+    PartWriter(tmp_path, "activity").path.write_bytes(b"not read")
+    write_process(tmp_path, {})
+    [part] = read_parts(tmp_path, only=("ranges",))
+    assert (list(part.tables), part.notes) == (["ranges"], ())
+    assert "activity" in "".join(read_parts(tmp_path)[0].notes)
+
+
 def test_a_name_is_written_once(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path, "notes")
     ranges = PartWriter(tmp_path, "ranges")

@@ -161,7 +161,10 @@ class _Unit:
         self.device.facts["chip"] = chip
         while time.monotonic_ns() - began < START_NS:
             time.sleep(min(0.02, 4 * self._period / 1e9))
-            if self._take(self._counters.decode(), began):
+            decoded = self._counters.decode()
+            taken = self._take(decoded, began)
+            self._go_on_after(decoded)
+            if taken:
                 return
         raise SamplerError(
             f"the counters of GPU {self.device.device} were set up but give no samples",
@@ -171,9 +174,7 @@ class _Unit:
     def drain(self) -> Samples | None:
         decoded = self._counters.decode()
         self._take(decoded, None)
-        if decoded.overflow:
-            self.losses.overflows += 1
-            self._counters.restart()
+        self._go_on_after(decoded)
         if time.monotonic_ns() - self._synced_at >= SYNC_NS:
             self._sync(BURST, close_enough_ns=(self.map.closest_ns or 0) * 3 // 2)
         return self._mapped(everything=False)
@@ -191,6 +192,11 @@ class _Unit:
         if self._clock is not None:
             self._clock.close()
             self._clock = None
+
+    def _go_on_after(self, decoded: Decoded) -> None:
+        if decoded.overflow:
+            self.losses.overflows += 1
+            self._counters.restart()
 
     def _take(self, decoded: Decoded, began_ns: int | None) -> int:
         """Keep the valid records of a decode and count what lies between them; returns how many were kept."""
