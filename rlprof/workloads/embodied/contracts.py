@@ -305,8 +305,8 @@ class Trajectory(NamedTuple):
         What was answered.
     rewards, dones, success : list of ndarray
         As in `StepResult`.
-    last_value : ndarray of float32, shape (batch,)
-        Value of the observation after the last chunk.
+    last_value : ndarray of float32, shape (batch,), or None
+        Value of the observation after the last chunk; None if the algorithm uses no values.
     """
 
     observations: list[Observation]
@@ -314,7 +314,7 @@ class Trajectory(NamedTuple):
     rewards: list[Floats]
     dones: list[Array]
     success: list[Array]
-    last_value: Floats
+    last_value: Floats | None
 
 
 class Algorithm(Protocol):

@@ -1,0 +1,160 @@
+"""The actor: finds advantages and trains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rlprof.workloads.embodied import noise
+from rlprof.workloads.embodied.contracts import (
+    Algorithm,
+    Array,
+    Batch,
+    GlobalStep,
+    Observation,
+    Trajectory,
+)
+from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+
+
+class Actor:
+    """See the module.
+
+    Parameters
+    ----------
+    policy : Policy
+        Its own; the rollout worker has another.
+    algorithm : Algorithm
+        Advantages and loss.
+    learning_rate, grad_clip : float
+        Of Adam, and the largest norm of a gradient.
+    global_batch, micro_batch : int
+        Samples of an optimiser step, and of one forward and backward pass.
+    seed : int
+        Of the order of samples.
+
+    Raises
+    ------
+    ConfigurationError
+        If the batches do not fit together.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        algorithm: Algorithm,
+        *,
+        learning_rate: float,
+        global_batch: int,
+        micro_batch: int,
+        grad_clip: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        if global_batch % micro_batch:
+            raise ConfigurationError(
+                f"a global batch of {global_batch} is no multiple of the micro batch {micro_batch}",
+                hint="use a multiple",
+            )
+        self._torch = need("torch", why="training")
+        self.policy, self.algorithm = policy, algorithm
+        self.global_batch, self.micro_batch = global_batch, micro_batch
+        self.grad_clip, self.seed = grad_clip, seed
+        self.optimizer = self._torch.optim.Adam(policy.trainable(), lr=learning_rate, eps=1e-5)
+        self.updates = 0
+
+    def minibatches(self, samples: int) -> int:
+        """Optimiser steps in one pass over so many samples.
+
+        Raises
+        ------
+        ConfigurationError
+            If the samples do not make whole global batches.
+        """
+        if samples % self.global_batch:
+            raise ConfigurationError(
+                f"{samples} samples do not make global batches of {self.global_batch}",
+                hint="use a global batch that divides envs x chunks (x epochs)",
+            )
+        return samples // self.global_batch
+
+    def compute_adv(self, trajectories: list[Trajectory]) -> Batch:
+        """Advantages and returns, with all samples stacked: (epoch, chunk, environment) in this order."""
+        found = self.algorithm.advantages(trajectories)
+
+        def stack(items: list[Any]) -> Any:
+            return None if items[0] is None else np.concatenate(items)
+
+        seen = [o for t in trajectories for o in t.observations]
+        answers = [o for t in trajectories for o in t.outputs]
+        return Batch(
+            observation=Observation(*(stack([o[k] for o in seen]) for k in range(3))),
+            chain=stack([o.chain for o in answers]),
+            log_prob=stack([o.log_prob for o in answers]),
+            value=stack([o.value for o in answers]),
+            advantages=np.concatenate([a.ravel() for a, _ in found]).astype(np.float32),
+            returns=np.concatenate([r.ravel() for _, r in found]).astype(np.float32),
+        )
+
+    def shuffle(self, batch: Batch, step: GlobalStep, part: int, update_epoch: int) -> Array:
+        """Order of samples in one pass, shape (samples,)."""
+        key = (self.seed, "shuffle", step.index, part, update_epoch)
+        return noise.permutation(key, len(batch.log_prob))
+
+    def training_step(self, batch: Batch, order: Array, index: int) -> dict[str, float]:
+        """One optimiser step on global batch `index`; what to log.
+
+        Raises
+        ------
+        WorkloadError
+            If the gradient is not finite; weights are as before then. If the device's memory is too small.
+        """
+        torch = self._torch
+        rows = order[index * self.global_batch : (index + 1) * self.global_batch]
+        parts = len(rows) // self.micro_batch
+        self.optimizer.zero_grad(set_to_none=True)
+        total: dict[str, float] = {}
+        try:
+            for part in range(parts):
+                taken = rows[part * self.micro_batch : (part + 1) * self.micro_batch]
+                micro = _take(batch, taken)
+                evaluation = self.policy.evaluate(micro.observation, micro.chain)
+                loss, log = self.algorithm.loss(evaluation, micro)
+                (loss / parts).backward()
+                for name, value in log.items():
+                    total[name] = total.get(name, 0.0) + float(value) / parts
+        except torch.OutOfMemoryError as error:
+            raise WorkloadError(
+                f"no memory for a micro batch of {self.micro_batch} samples", hint="use a smaller micro batch"
+            ) from error
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.trainable(), self.grad_clip)
+        total["grad_norm"] = float(norm)
+        if not math.isfinite(total["grad_norm"]):
+            raise WorkloadError(
+                f"the gradient of update {self.updates} is not finite",
+                hint="use a smaller learning rate, or go on from the last checkpoint",
+            )
+        self.optimizer.step()
+        self.updates += 1
+        return total
+
+    def offload(self, device: str = "cpu") -> None:
+        """Move weights and optimiser off the accelerator."""
+        self._move(device)
+
+    def reload(self, device: str) -> None:
+        """Move weights and optimiser back."""
+        self._move(device)
+
+    def _move(self, device: str) -> None:
+        self.policy.to(device)
+        for state in self.optimizer.state.values():
+            for name, value in state.items():
+                if self._torch.is_tensor(value) and value.ndim:
+                    state[name] = value.to(device)
+
+
+def _take(batch: Batch, rows: Array) -> Batch:
+    observation = Observation(*(None if x is None else x[rows] for x in batch.observation))
+    return Batch(observation, *(x[rows] for x in batch[1:]))

@@ -1,0 +1,62 @@
+"""The rollout worker: answers observations with weights of its own, which a synchronisation renews."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlprof.workloads.embodied.contracts import GlobalStep, Observation, PolicyOutput, Samples
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.actor import Actor
+
+
+class RolloutWorker:
+    """See the module.
+
+    Parameters
+    ----------
+    policy : Policy
+        Its own; an actor has another.
+
+    Attributes
+    ----------
+    version : int
+        Updates that its weights have seen.
+    denoise : callable
+        Marks the loop over denoise steps.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+        self.version = 0
+        self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
+
+    def sync_model_from_actor(self, actor: Actor) -> None:
+        """Take the weights of the actor."""
+        mine, other = self.policy.state_dict(), actor.policy.state_dict()
+        for name, tensor in mine.items():
+            tensor.copy_(other[name])
+        self.version = actor.updates
+
+    def predict(
+        self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
+    ) -> PolicyOutput:
+        """Answer an observation."""
+        policy = self.policy
+        noise = policy.noise(observation, step, epoch, chunk, samples)
+        features = policy.vision(observation)
+        prefix = policy.backbone(features)
+        points = [policy.start(noise)]
+        for index in self.denoise(range(policy.spec.denoise_steps)):
+            points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
+        answer: PolicyOutput = policy.decode(tuple(points), prefix, noise)
+        return answer
+
+    def offload(self, device: str = "cpu") -> None:
+        """Move the weights off the accelerator."""
+        self.policy.to(device)
+
+    def reload(self, device: str) -> None:
+        """Move the weights back."""
+        self.policy.to(device)
