@@ -128,9 +128,10 @@ def legal(what: str, native: CallGraph, graph: CallGraph) -> None:
 
 
 def install(found: Wrapped, recording: Recording, graph: CallGraph, draw: random.Random) -> Replacement:
-    """Install a graph: in random order, in an order that is as little native as may be, or in threads."""
+    """Install a graph, to be run one call at a time in random order, or in threads."""
     how: dict[str, Any] = {"on_mismatch": "native"}  # of a region that is called with several small numbers
-    if draw.random() < 0.8:
+    found.world.probe.restless = draw.random() < 0.25
+    if not found.world.probe.restless:
         how |= {"backend": SerialBackend, "priorities": RandomOrder(draw.randrange(1 << 30))}
     found.program.install(graph, recording=recording, **how)
     replacement = found.program.table[graph.region]

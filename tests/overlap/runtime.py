@@ -6,6 +6,7 @@ of a sample's result do not depend on the size of its batch, and another input o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -46,13 +47,18 @@ class Probe:
         Written down if it is a list.
     armed : (str, int) or None
         The unit that fails.
+    restless : bool
+        Each call lets other threads go first, between what it reads and what it writes.
     """
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] | None = None
         self.armed: tuple[str, int] | None = None
+        self.restless = False
 
     def __call__(self, method: str, values: np.ndarray) -> None:
+        if self.restless:
+            time.sleep(0)
         if self.seen is not None:
             self.seen += [(method, int(row)) for row in values.reshape(-1, values.shape[-1])[:, 0]]
         if self.armed is not None and method == self.armed[0] and bool((values == self.armed[1]).any()):

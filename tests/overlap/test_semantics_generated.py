@@ -7,10 +7,14 @@ again: ``python -m tests.overlap.generated SEED``.
 
 from __future__ import annotations
 
+import random
 import threading
+from collections import Counter
 
 import pytest
 
+from rlprof.overlap.callgraph import CallGraph
+from tests.overlap import case, mutants
 from tests.overlap.case import Report, run_case
 from tests.overlap.generated import generate
 from tests.overlap.steps import STEPS
@@ -51,3 +55,25 @@ def test_generated_programs_have_all_that_is_claimed(feature: str) -> None:
 
 def test_a_seed_always_gives_one_program() -> None:
     assert all(generate(seed) == generate(seed) for seed in range(20))
+
+
+@pytest.mark.parametrize("mutation", [mutants.rebind, mutants.rebind_external, mutants.shuffle_gather])
+def test_a_wrong_transformation_is_noticed(
+    mutation: mutants.Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a transformation that breaks values and a check that looks away, the comparison still tells."""
+    right = case.transformed
+
+    def wrong(native: CallGraph, draw: random.Random, counts: Counter[str]) -> CallGraph:
+        graph = right(native, draw, counts)
+        return mutation(graph, draw) or graph
+
+    monkeypatch.setattr(case, "transformed", wrong)
+    monkeypatch.setattr(case, "legal", lambda *_: None)
+    noticed = 0
+    for seed in range(20):
+        try:
+            run_case(seed, Report())
+        except Exception:
+            noticed += 1
+    assert noticed >= 12
