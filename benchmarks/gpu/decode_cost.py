@@ -33,7 +33,7 @@ CASES: dict[str, tuple[int, int, float]] = {
     "25 us, two threads": (25, 2, 0.0),
     "20 us, one thread": (20, 1, 0.0),
     "20 us, two threads": (20, 2, 0.0),
-    # a backlog: the hardware's buffer holds 1.2 s at 100 us and 0.3 s at 20 us
+    # a backlog: the hardware's buffer holds 1.2 s at 100 us and 0.4 s at 20 us
     "100 us, not read for 0.5 s": (100, 1, 0.5),
     "20 us, not read for 0.15 s": (20, 2, 0.15),
 }

@@ -98,7 +98,7 @@ def test_capture_makes_reads_and_compares_captures(tmp_path: Path) -> None:
     loop = re.search(r"denoise/step: 1,200 times, of which 10 measured; (\S+) s in all", text)
     assert loop is not None
     assert float(loop[1]) > 1200 * 0.0005
-    assert "vla_h200: sm_counters every 500 us" in text
+    assert "vla_small_h200_nsys: sm_counters every 500 us" in text
     assert "vla_small_h200: sm_counters every 100 us, clocks within 8.3 us; 3 iterations, 81%" in text
     assert sum("image/svg+xml" in k for k in mime_types(done)) == 3
     # captures and charts, and no folder of parts left

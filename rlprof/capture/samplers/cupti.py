@@ -34,7 +34,7 @@ METRIC = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
 SYNC_NS, FIRST_BURST, BURST = 1000 * MS, 64, 4
 #: Bytes that the hardware writes per record (4.2 KB were seen with one metric), and its buffer at least and
 #: at most: it is memory of this process too.
-RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 64 << 20
+RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 96 << 20
 #: How long the first record may take.
 START_NS = 3000 * MS
 
