@@ -36,7 +36,11 @@ MAX_REPORT = 5_000_000
 def place_results(unpacked: Path) -> None:
     """JSON results; what a run left out stays as it was."""
     for name in AS_THEY_ARE:
-        if (path := unpacked / f"{name}.json").exists():
+        if not (path := unpacked / f"{name}.json").exists():
+            continue
+        if failed := failures(json.loads(path.read_text())):
+            print(f"{path.name} NOT placed: {'; '.join(failed)}")
+        else:
             shutil.copyfile(path, RESULTS / path.name)
             print("placed", path.name)
     if (path := unpacked / "capture_overhead.json").exists():
@@ -45,6 +49,15 @@ def place_results(unpacked: Path) -> None:
         name = "capture_overhead" if "nsys" in new else "capture_overhead_no_nsys"
         save(RESULTS / f"{name}.json", new)
         print("placed", f"{name}.json")
+
+
+def failures(result: Any, where: str = "") -> list[str]:
+    """The parts of a result that are an error instead of a measurement."""
+    if not isinstance(result, dict):
+        return []
+    if "error" in result:
+        return [f"{where.lstrip('/')}: {str(result['error']).splitlines()[-1][:100]}"]
+    return [line for name, part in result.items() for line in failures(part, f"{where}/{name}")]
 
 
 def place_comparison(folder: Path, unpacked: Path) -> None:
