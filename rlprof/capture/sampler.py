@@ -176,8 +176,8 @@ class Run:
                 break
             try:
                 self._waiting += self._sampler.drain()
-            except RlprofError as error:
-                failure = error
+            except Exception as error:
+                failure = _failure(error)
             now = time.monotonic_ns()
             if now - flushed >= FLUSH_NS:
                 self._flush()
@@ -186,8 +186,8 @@ class Run:
                 self._describe(finished=False)
         try:
             self._waiting += self._sampler.stop()
-        except RlprofError as error:
-            failure = failure or error
+        except Exception as error:
+            failure = failure or _failure(error)
         self._finish(failure)
         return 0 if failure is None else 2
 
@@ -337,6 +337,11 @@ class _Stop:
             if not ready and left <= 0:
                 break
         return self._stopped
+
+
+def _failure(error: Exception) -> RlprofError:
+    """What went wrong, for the notes: no error of a library (a GPU was lost, say) may cost samples."""
+    return error if isinstance(error, RlprofError) else RlprofError(f"{type(error).__name__}: {error}")
 
 
 def _repeated(text: str, count: int) -> Any:

@@ -8,6 +8,7 @@ records is counted, never filled in.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,8 +36,8 @@ SYNC_NS, FIRST_BURST, BURST = 1000 * MS, 64, 4
 #: Bytes that the hardware writes per record (4.2 KB were seen with one metric), and its buffer at least and
 #: at most: it is memory of this process too.
 RECORD_BYTES, MIN_BUFFER, MAX_BUFFER = 5 << 10, 16 << 20, 96 << 20
-#: How long the first record may take.
-START_NS = 3000 * MS
+#: How long the first record may take; and for how long none may come before the counters are set up anew.
+START_NS, SILENT_NS = 3000 * MS, 3000 * MS
 
 
 class Clock(Protocol):
@@ -150,6 +151,7 @@ class _Unit:
         self._clock: Clock | None = None
         self._pending: list[Decoded] = []
         self._last_end: int | None = None
+        self._silent = 0  # passes without a record
         self._synced_at = self._bounded_at = 0
 
     def start(self) -> None:
@@ -173,19 +175,34 @@ class _Unit:
 
     def drain(self) -> Samples | None:
         decoded = self._counters.decode()
-        self._take(decoded, None)
+        # in passes, not in time: a process that was halted has not looked meanwhile
+        self._silent = 0 if self._take(decoded, None) else self._silent + 1
         self._go_on_after(decoded)
+        if self._silent * self._poll >= SILENT_NS:
+            self._counters.restart()
+            self._silent = 0
         if time.monotonic_ns() - self._synced_at >= SYNC_NS:
             self._sync(BURST, close_enough_ns=(self.map.closest_ns or 0) * 3 // 2)
         return self._mapped(everything=False)
 
     def stop(self) -> Samples | None:
-        try:
+        at = time.monotonic_ns()
+        # where that fails, what came before is whole, and what is missing at the end is counted
+        with contextlib.suppress(SamplerError):
             self._take(self._counters.stop(), None)
-        except SamplerError:  # what came before is whole; the last pass is missing
-            self.losses.gap(self._poll, self._period)
         self._sync(FIRST_BURST, close_enough_ns=(self.map.closest_ns or 0) * 3 // 2)
+        self._count_end(at)
         return self._mapped(everything=True)
+
+    def _count_end(self, stopped_ns: int) -> None:
+        """Count what is missing between the last record and the end, where that is more than some passes."""
+        import numpy as np
+
+        if self._last_end is None or self.map.known_until_ns is None:
+            return
+        missing = stopped_ns - int(self.map.to_host(np.array([self._last_end]))[0])
+        if missing > 4 * self._poll:
+            self.losses.gap(missing, self._period)
 
     def close(self) -> None:
         self._counters.close()

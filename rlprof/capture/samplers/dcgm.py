@@ -124,8 +124,17 @@ class DcgmSampler:
         return [Device(d) for d in sorted(self._last)]
 
     def drain(self) -> Sequence[Samples]:
-        """The answers that have come."""
-        return self._take(self._lines(wait_s=0.0))
+        """The answers that have come.
+
+        Raises
+        ------
+        SamplerError
+            If ``dcgmi`` has ended by itself: no more will come.
+        """
+        samples = self._take(self._lines(wait_s=0.0))
+        if not samples and self._process is not None and (code := self._process.poll()) is not None:
+            raise SamplerError(f"dcgmi ended with code {code} (was the host engine stopped?)")
+        return samples
 
     def stop(self) -> Sequence[Samples]:
         """End ``dcgmi``."""

@@ -142,10 +142,41 @@ def test_counters_that_fail_keep_what_came_before(monkeypatch: pytest.MonkeyPatc
     rig.counters[0].broken = True
     with pytest.raises(SamplerError, match="refused"):
         rig.sampler.drain()
-    samples, losses = joined([*got, *rig.sampler.stop()]), rig.sampler.losses()
+    samples = joined([*got, *rig.sampler.stop()])
     assert len(samples) > 24_000
-    assert losses.gaps == 1
     assert rig.counters[0].events[-1] == "close"
+
+
+def test_counters_that_fall_silent_are_set_up_anew_and_the_gap_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.sampler.start()
+    rig.run(1.0)
+    rig.counters[0].silent = True
+    rig.run(2.5)
+    assert rig.counters[0].events == ["open"]
+    rig.run(1.0)
+    assert rig.counters[0].events == ["open", "restart"]
+    rig.counters[0].silent = False
+    rig.counters[0].next = rig.time.device()
+    rig.run(1.0)
+    rig.sampler.stop()
+    losses = rig.sampler.losses()
+    assert losses.gaps == 1
+    assert losses.lost_ns == pytest.approx(3500 * MS, rel=0.05)
+
+
+def test_counters_that_stay_silent_to_the_end_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    rig.sampler.start()
+    rig.run(1.0)
+    rig.counters[0].silent = True
+    rig.run(2.5)
+    rig.sampler.stop()
+    losses = rig.sampler.losses()
+    assert losses.gaps == 1
+    assert losses.lost_ns == pytest.approx(2500 * MS, rel=0.05)
 
 
 def test_values_that_are_no_number_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

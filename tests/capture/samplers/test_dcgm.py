@@ -90,6 +90,21 @@ def test_an_answer_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
     assert float(got[-1].active_frac[0]) == 0.3
 
 
+def test_a_dcgmi_that_ends_by_itself_is_no_silence(tmp_path: Path) -> None:
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, "GPU 0     0.1\nGPU 0     0.3", then="exit 3"))
+    sampler.start()
+    got, told, limit = [], "", time.monotonic() + 5
+    while not told and time.monotonic() < limit:
+        time.sleep(0.02)
+        try:
+            got += sampler.drain()
+        except SamplerError as error:
+            told = str(error)
+    sampler.stop()
+    assert "dcgmi ended with code 3" in told
+    assert float(got[-1].active_frac[0]) == 0.3
+
+
 def test_without_a_host_engine_its_words_are_passed_on(tmp_path: Path) -> None:
     said = "Error: unable to establish a connection to the specified host: localhost"
     sampler = DcgmSampler(None, 100 * MS, program(tmp_path, said, then="exit 1"))

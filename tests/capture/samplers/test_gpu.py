@@ -151,7 +151,7 @@ def test_a_sampler_that_was_halted_for_long_counts_what_is_missing_and_goes_on(t
     need("cupti")
     found = sample(tmp_path, "cupti", 10_000, 3.0, halted_s=3.0)
     losses, end = found["losses"], found["activity"]["end_ns"].to_numpy()  # type: ignore[index]
-    assert losses["overflows"] == losses["gaps"] == 1, losses  # type: ignore[index]
+    assert min(losses["overflows"], losses["gaps"]) >= 1, losses  # type: ignore[index]
     assert 15_000 < losses["lost_samples"] < 40_000, losses  # type: ignore[index]
     assert time.monotonic_ns() - int(end[-1]) < 3e9
 

@@ -234,6 +234,27 @@ def test_a_sampler_that_fails_on_the_way_leaves_what_it_had(tmp_path: Path) -> N
     assert not found.facts["sampler"]["finished"]
 
 
+def test_a_library_that_fails_in_its_own_way_costs_no_samples_either(tmp_path: Path) -> None:
+    class GpuIsLostError(Exception):
+        pass
+
+    class Failing(Scripted):
+        def drain(self) -> list[Samples]:
+            try:
+                return super().drain()
+            except SamplerError:
+                raise GpuIsLostError("code 15") from None
+
+        def stop(self) -> list[Samples]:
+            raise GpuIsLostError("code 15")
+
+    sampler = Failing()
+    assert Run(tmp_path, "nvml", sampler, sampler.start()).until(Never()) == 2  # type: ignore[arg-type]
+    found = parts(tmp_path)
+    assert found.tables["activity"].num_rows == 3
+    assert "the nvml sampler stopped early: GpuIsLostError: code 15" in found.notes
+
+
 def test_what_is_missing_is_said_in_sentences() -> None:
     lost = Losses(lost_samples=50, lost_ns=5_000_000, gaps=2, overflows=1, invalid=3)
     notes = loss_notes("cupti", Scripted(lost), 950)  # type: ignore[arg-type]
