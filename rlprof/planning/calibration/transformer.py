@@ -1,0 +1,351 @@
+"""A plain decoder-only transformer to measure: RMS norms, rotary attention with grouped queries, gated FFN, KV cache.
+
+Weights are random; what is measured depends on sizes alone. Written as functions over tensors, so that PyTorch is
+imported only where something runs. Shapes: B sequences, T tokens, D hidden, H query heads, K KV heads, E head size,
+F FFN, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlprof.errors import UsageError
+from rlprof.planning.shapes import Head, ModelShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Rows of logits that are turned into losses or log-probabilities at once, so that no copy of all of them is made.
+LOGIT_ROWS = 2048
+
+
+@dataclass
+class Layer:
+    """Weights of one layer.
+
+    Parameters
+    ----------
+    qkv, out, up, down : Tensor
+        (H E + 2 K E, D), (D, H E), (2 F, D), (D, F): projections; gate and up in one.
+    attention_norm, ffn_norm : Tensor
+        (D,): scales of the norms.
+    """
+
+    qkv: Tensor
+    out: Tensor
+    up: Tensor
+    down: Tensor
+    attention_norm: Tensor
+    ffn_norm: Tensor
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return (self.qkv, self.out, self.up, self.down, self.attention_norm, self.ffn_norm)
+
+
+@dataclass
+class Decoder:
+    """A model with its weights.
+
+    Parameters
+    ----------
+    shape : ModelShape
+        Its dimensions.
+    embedding, head : Tensor
+        (V, D) and (outputs, D); the same one if tied.
+    layers : list of Layer
+        From the input on.
+    norm : Tensor
+        (D,): scale of the last norm.
+    cos, sin : Tensor
+        (positions, 1, E / 2): rotation of queries and keys.
+    """
+
+    shape: ModelShape
+    embedding: Tensor
+    head: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    @property
+    def groups(self) -> list[tuple[Tensor, ...]]:
+        """All weights, layer by layer; a tied head is not repeated."""
+        ends: tuple[Tensor, ...] = (self.embedding, self.norm)
+        if self.head is not self.embedding:
+            ends += (self.head,)
+        return [ends, *(layer.weights for layer in self.layers)]
+
+
+def build(
+    shape: ModelShape,
+    *,
+    device: str,
+    dtype: str,
+    positions: int,
+    head: Head = "lm",
+    trainable: bool = False,
+    seed: int = 0,
+) -> Decoder:
+    """Make a model with random weights.
+
+    Parameters
+    ----------
+    shape : ModelShape
+        Dense and gated.
+    device, dtype : str
+        As PyTorch names them.
+    positions : int
+        Longest sequence.
+    head : str
+        What it puts out.
+    trainable : bool
+        Weights take gradients.
+    seed : int
+        Of the weights.
+
+    Raises
+    ------
+    UsageError
+        If the shape has experts or no gate, which this model has not.
+    """
+    import torch
+
+    if shape.experts > 1 or not shape.gated or shape.head_dim % 2:
+        raise UsageError(
+            f"shape {shape.name!r} has experts, no gate or an odd head size",
+            hint="measure a dense, gated model",
+        )
+    generator = torch.Generator(device=device).manual_seed(seed)
+    number = getattr(torch, dtype)
+
+    def weight(rows: int, columns: int) -> Tensor:
+        made = torch.empty(rows, columns, device=device, dtype=number)
+        return made.normal_(0.0, 1 / math.sqrt(columns), generator=generator).requires_grad_(trainable)
+
+    def scale() -> Tensor:
+        return torch.ones(shape.hidden, device=device, dtype=number, requires_grad=trainable)
+
+    d, q, kv, f = shape.hidden, shape.query_dim, shape.kv_dim, shape.ffn_hidden
+    embedding = weight(shape.vocabulary, d)
+    layers = [
+        Layer(weight(q + 2 * kv, d), weight(d, q), weight(2 * f, d), weight(d, f), scale(), scale())
+        for _ in range(shape.layers)
+    ]
+    tied = shape.tied and head == "lm"
+    frequency = 10_000.0 ** (-torch.arange(0, shape.head_dim, 2, device=device) / shape.head_dim)
+    angle = torch.arange(positions, device=device)[:, None, None] * frequency
+    return Decoder(
+        shape,
+        embedding,
+        embedding if tied else weight(shape.outputs(head), d),
+        layers,
+        scale(),
+        angle.cos().to(number),
+        angle.sin().to(number),
+    )
+
+
+@dataclass
+class KVCache:
+    """Keys and values of all layers: each (B, K, T, E)."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+def kv_cache(model: Decoder, sequences: int, positions: int) -> KVCache:
+    """Make an empty cache."""
+    shape = model.shape
+    size = (sequences, shape.kv_heads, positions, shape.head_dim)
+    both = [[model.embedding.new_zeros(size) for _ in model.layers] for _ in range(2)]
+    return KVCache(*both)
+
+
+def norm(x_BTD: Tensor, scale_D: Tensor) -> Tensor:  # noqa: N803
+    """RMS norm."""
+    from torch.nn.functional import rms_norm
+
+    return rms_norm(x_BTD, scale_D.shape, scale_D, 1e-5)  # type: ignore[no-any-return]
+
+
+def rotated(x_BTHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: N803
+    """Rotate the two halves of every head by the angle of its position."""
+    import torch
+
+    a, b = x_BTHE.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:  # noqa: N803
+    """Causal attention of whole sequences, or of one new token over all that came before."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    if q_BHTE.shape[2] > 1:
+        grouped = q_BHTE.shape[1] != k_BKTE.shape[1]
+        return scaled_dot_product_attention(  # type: ignore[no-any-return]
+            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped
+        )
+    # the queries of a group look at the same keys: they are rows of one product
+    b, h, _, e = q_BHTE.shape
+    rows = q_BHTE.reshape(b, k_BKTE.shape[1], -1, e)
+    return scaled_dot_product_attention(rows, k_BKTE, v_BKTE).reshape(b, h, 1, e)  # type: ignore[no-any-return]
+
+
+def feed_forward(layer: Layer, x_BTD: Tensor) -> Tensor:  # noqa: N803
+    """Gated FFN."""
+    from torch.nn.functional import linear, silu
+
+    gate, up = linear(x_BTD, layer.up).chunk(2, dim=-1)
+    return linear(silu(gate) * up, layer.down)  # type: ignore[no-any-return]
+
+
+def layer_forward(
+    model: Decoder,
+    number: int,
+    x_BTD: Tensor,  # noqa: N803
+    start: int = 0,
+    cache: KVCache | None = None,
+) -> Tensor:
+    """One layer over tokens at positions `start` on; fills the cache if there is one."""
+    from torch.nn.functional import linear
+
+    shape, layer = model.shape, model.layers[number]
+    b, t, _ = x_BTD.shape
+    heads, kv = shape.heads, shape.kv_heads
+    qkv = linear(norm(x_BTD, layer.attention_norm), layer.qkv).view(b, t, heads + 2 * kv, shape.head_dim)
+    at = slice(start, start + t)
+    turned = rotated(qkv[:, :, : heads + kv], model.cos[at], model.sin[at]).transpose(1, 2)
+    q, k, v = turned[:, :heads], turned[:, heads:], qkv[:, :, heads + kv :].transpose(1, 2)
+    if cache is not None:
+        keys, values = cache.keys[number], cache.values[number]
+        keys[:, :, at] = k
+        values[:, :, at] = v
+        if t == 1:
+            k, v = keys[:, :, : start + 1], values[:, :, : start + 1]
+    seen = attend(q, k, v).transpose(1, 2).reshape(b, t, -1)
+    x_BTD = x_BTD + linear(seen, layer.out)  # noqa: N806
+    return x_BTD + feed_forward(layer, norm(x_BTD, layer.ffn_norm))
+
+
+def forward(model: Decoder, tokens_BT: Tensor, start: int = 0, cache: KVCache | None = None) -> Tensor:  # noqa: N803
+    """All layers and the last norm; returns (B, T, D)."""
+    from torch.nn.functional import embedding
+
+    x = embedding(tokens_BT, model.embedding)
+    for number in range(len(model.layers)):
+        x = layer_forward(model, number, x, start, cache)
+    return norm(x, model.norm)
+
+
+def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:  # noqa: N803
+    """Inference: of every token but the first, given those before; of a scalar head the values. Returns (B, T - 1).
+
+    All logits are made at once, as inference engines do; the normalisation goes by rows.
+    """
+    import torch
+    from torch.nn.functional import linear
+
+    with torch.no_grad():
+        logits = linear(forward(model, tokens_BT), model.head).flatten(0, 1)
+        if logits.shape[-1] == 1:
+            return logits.view(tokens_BT.shape)[:, :-1]
+        target = tokens_BT.roll(-1, dims=1).flatten()
+        parts = [
+            part.gather(-1, wanted[:, None])[:, 0].float() - part.logsumexp(-1).float()
+            for part, wanted in zip(logits.split(LOGIT_ROWS), target.split(LOGIT_ROWS), strict=True)
+        ]
+        return torch.cat(parts).view(tokens_BT.shape)[:, :-1]
+
+
+def prefill(model: Decoder, tokens_BT: Tensor, cache: KVCache) -> Tensor:  # noqa: N803
+    """Fill the cache with prompts and return the most likely next tokens, (B, 1)."""
+    return next_token(model, forward(model, tokens_BT, 0, cache)[:, -1:])
+
+
+def decode(model: Decoder, tokens_B1: Tensor, position: int, cache: KVCache) -> Tensor:  # noqa: N803
+    """One decode step: a token of each sequence at `position` in, the most likely next ones out, (B, 1)."""
+    return next_token(model, forward(model, tokens_B1, position, cache))
+
+
+def next_token(model: Decoder, x_B1D: Tensor) -> Tensor:  # noqa: N803
+    """The most likely token of each last hidden state."""
+    from torch.nn.functional import linear
+
+    return linear(x_B1D, model.head).argmax(-1)  # type: ignore[no-any-return]
+
+
+def backward(model: Decoder, tokens_BT: Tensor) -> Tensor:  # noqa: N803
+    """Forward and backward of the mean log-likelihood, with recomputation; returns the loss.
+
+    Activations are kept at every round(sqrt(layers))-th layer and recomputed between. Logits and their gradients exist
+    for `LOGIT_ROWS` tokens at a time.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy, embedding, linear
+    from torch.utils.checkpoint import checkpoint
+
+    count = len(model.layers)
+    chunk = max(1, round(math.sqrt(count)))
+    x = embedding(tokens_BT, model.embedding)
+
+    def layers_from(first: int) -> Callable[[Tensor], Tensor]:
+        def run(hidden: Tensor) -> Tensor:
+            for number in range(first, min(first + chunk, count)):
+                hidden = layer_forward(model, number, hidden)
+            return hidden
+
+        return run
+
+    for first in range(0, count, chunk):
+        x = checkpoint(layers_from(first), x, use_reentrant=False)
+    x = norm(x, model.norm)
+    rows = x.detach().flatten(0, 1).requires_grad_()
+    target = tokens_BT.roll(-1, dims=1).flatten()
+    total = torch.zeros((), device=rows.device)
+    for part, wanted in zip(rows.split(LOGIT_ROWS), target.split(LOGIT_ROWS), strict=True):
+        logits = linear(part, model.head).float()
+        if logits.shape[-1] == 1:
+            loss = logits.square().sum() / rows.shape[0]
+        else:
+            loss = cross_entropy(logits, wanted, reduction="sum") / rows.shape[0]
+        loss.backward()
+        total += loss.detach()
+    x.backward(rows.grad.view_as(x))
+    return total
+
+
+class Adam:
+    """Mixed-precision Adam: master weights and two moments in float32, 12 bytes of each parameter.
+
+    Parameters
+    ----------
+    groups : list of tuple of Tensor
+        Weights; the gradients of one group at a time exist in float32.
+    """
+
+    def __init__(self, groups: list[tuple[Tensor, ...]]) -> None:
+        import torch
+
+        self.groups = groups
+        self._masters = [[w.detach().to(torch.float32, copy=True) for w in group] for group in groups]
+        self._steps: list[Any] = [torch.optim.Adam(masters, lr=1e-6, fused=True) for masters in self._masters]
+
+    def step(self) -> None:
+        """Update all weights by their gradients, and forget those."""
+        import torch
+
+        with torch.no_grad():
+            for weights, masters, optimizer in zip(self.groups, self._masters, self._steps, strict=True):
+                for weight, master in zip(weights, masters, strict=True):
+                    master.grad = None if weight.grad is None else weight.grad.float()
+                    weight.grad = None
+                optimizer.step()
+                for weight, master in zip(weights, masters, strict=True):
+                    weight.copy_(master)
+                    master.grad = None
