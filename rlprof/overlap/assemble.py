@@ -238,6 +238,8 @@ class Assembler:
         if all(o is objects[0] for o in objects):
             # of a single run nothing can be said but for what Python shares
             return len(objects) > 1 or is_scalar(objects[0])
+        if any(known.maker is not None for known in leaves):
+            return False  # made anew by a call's own code: equal perhaps because the runs had equal inputs
         if not as_argument and is_array(objects[0]):
             return False  # whoever gets it may write to it
         for known in leaves:

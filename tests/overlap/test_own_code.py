@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from rlprof.overlap import LoopNode, Program, wrap
+from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import CallGraph
 
 Array = npt.NDArray[np.int64]
@@ -56,6 +57,13 @@ def native_graph(plain: Any) -> CallGraph:
     for name in ("made", "after"):
         wrap(plain, name, iteration)
     return program.graph(program.record(iteration, runs=2, run=lambda: [iteration(), iteration()]))
+
+
+def test_what_a_parent_computed_is_no_constant_because_two_runs_had_equal_inputs() -> None:
+    plain = Computing(0)
+    plain.made = lambda: np.array([4, 7])  # type: ignore[method-assign]
+    graph = native_graph(plain)
+    assert sources(graph.by_id["iteration/after"].arguments) == ("iteration/parent",)
 
 
 @pytest.mark.parametrize("first", [0, 1])
