@@ -165,6 +165,7 @@ class Annealer:
             self.rng,
             pair_probability=o.pair_probability,
             critical_probability=o.critical_probability,
+            guided_probability=o.guided_probability,
         )
         #: best feasible states, best first
         self.elites: list[State] = []
@@ -246,7 +247,9 @@ class Annealer:
         first, idle = True, 0
         while not budget.spent and idle < MOST_IDLE_CHAINS:
             before = self.record.evaluations
-            if first or not (o.warm_restarts and self.elites):
+            if idle:  # the elite are surrounded by what is known: start afresh
+                self.chain(self.random_state(), o.warm_temperature, budget)
+            elif first or not (o.warm_restarts and self.elites):
                 self.chain(start, o.first_temperature, budget)
             else:
                 self.chain(self.rng.choice(self.elites), o.warm_temperature, budget)
@@ -275,22 +278,25 @@ class Annealer:
     def polish(self, state: State, budget: Budget) -> State:
         """Try every candidate at every origin for each invocation in turn; take the best feasible gain.
 
-        Repeats until nothing improves. A candidate whose own time over all steps is longer than the makespan
+        Repeats until nothing improves: first with the fastest few candidates of each extent, then with all. A
+        candidate whose own time over all steps is longer than the makespan
         cannot improve it and is not tried.
         """
         verdict = self.evaluate([state], budget)[0]
-        improved = True
-        while improved and not budget.spent:
+        few, improved = True, True
+        while (improved or few) and not budget.spent:
+            if not improved:
+                few = False
             improved = False
             for vertex in range(len(state)):
-                better = self._best_of(vertex, state, verdict, budget)
+                better = self._best_of(vertex, state, verdict, budget, few=few)
                 if better is not None:
                     state, verdict = better
                     improved = True
         return state
 
     def _best_of(
-        self, vertex: int, state: State, verdict: Verdict, budget: Budget
+        self, vertex: int, state: State, verdict: Verdict, budget: Budget, *, few: bool
     ) -> tuple[State, Verdict] | None:
         problem, value = self.space.problem, self.record.value
         d = self.space.directories[vertex]
@@ -299,7 +305,8 @@ class Annealer:
         options = [
             (c, o)
             for c, candidate in enumerate(d.candidates)
-            if not throughput or candidate.time_s <= step_s
+            if (not throughput or candidate.time_s <= step_s)
+            and not (few and c not in self.moves.fastest[vertex])
             for o in range(self.space.origins[vertex][c])
         ]
         best, best_value = None, value(verdict)

@@ -1,4 +1,7 @@
-"""How one plan becomes another: single moves and donor-receiver moves (specification B, section 7)."""
+"""How one plan becomes another: single moves and donor-receiver moves (specification B, section 7).
+
+Guided draws are an addition: most strategies of an extent are slow, and sharing a box saves transfers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from rlprof.planning.baselines import overlap
 from rlprof.planning.plan import Box
 from rlprof.planning.space import Space, State
 
+#: Strategies of one extent that count as fast.
+FEW = 3
+
 
 class Moves:
     """Draws neighbours of a state.
@@ -20,15 +26,30 @@ class Moves:
         Where they lie.
     rng : random.Random
         All choices come from it.
-    pair_probability, critical_probability : float
+    pair_probability, critical_probability, guided_probability : float
         As in `SearchOptions`.
     """
 
     def __init__(
-        self, space: Space, rng: Random, *, pair_probability: float, critical_probability: float
+        self,
+        space: Space,
+        rng: Random,
+        *,
+        pair_probability: float,
+        critical_probability: float,
+        guided_probability: float,
     ) -> None:
         self.space, self.rng = space, rng
         self.pair_probability, self.critical_probability = pair_probability, critical_probability
+        self.guided_probability = guided_probability
+        self._by_extent: list[dict[tuple[int, int, int], list[int]]] = []
+        for d in space.directories:
+            same: dict[tuple[int, int, int], list[int]] = {}
+            for c, candidate in enumerate(d.candidates):
+                same.setdefault(candidate.extent, []).append(c)
+            self._by_extent.append(same)
+        #: the fastest few candidates of each extent, of each invocation
+        self.fastest = [{c for found in same.values() for c in found[:FEW]} for same in self._by_extent]
         self._gpus = [[c.gpus for c in d.candidates] for d in space.directories]
         # candidates by number of GPUs, so that smaller ones are a slice
         self._by_gpus = [sorted(range(len(g)), key=lambda c, g=g: (g[c], c)) for g in self._gpus]  # type: ignore[misc]
@@ -41,7 +62,7 @@ class Moves:
             if moved is not None:
                 return moved
         vertex = self._vertex(critical_s)
-        return (*state[:vertex], self._draw(vertex), *state[vertex + 1 :])
+        return (*state[:vertex], self._draw(vertex, state), *state[vertex + 1 :])
 
     def _vertex(self, critical_s: Sequence[float]) -> int:
         rng = self.rng
@@ -49,10 +70,33 @@ class Moves:
             return rng.choices(range(len(critical_s)), critical_s)[0]
         return rng.randrange(len(critical_s))
 
-    def _draw(self, vertex: int) -> tuple[int, int]:
-        """Any candidate at any aligned origin."""
+    def _draw(self, vertex: int, state: State) -> tuple[int, int]:
+        """A candidate at an aligned origin: any, or (guided) a fast one, perhaps on the box of another."""
+        if self.rng.random() < self.guided_probability:
+            return self._guided(vertex, state)
         candidate = self.rng.randrange(len(self._gpus[vertex]))
         return candidate, self.rng.randrange(self.space.origins[vertex][candidate])
+
+    def _guided(self, vertex: int, state: State) -> tuple[int, int]:
+        d, same = self.space.directories[vertex], self._by_extent[vertex]
+        other = self.rng.randrange(2 * len(state))
+        if other < len(state):
+            box = self._box(other, state[other])
+            found = same.get(box.extent)
+            if found is not None:
+                candidate = self._fast(found)
+                number = d.number_of(d.candidates[candidate], box.origin)
+                if number is not None:
+                    return candidate, number
+        candidate = self._fast(same[self.rng.choice(list(same))])
+        return candidate, self.rng.randrange(self.space.origins[vertex][candidate])
+
+    def _fast(self, found: Sequence[int]) -> int:
+        """One of the candidates of an extent: the fastest half of the time, the next a quarter, and so on."""
+        n = 0
+        while n + 1 < len(found) and self.rng.random() < 0.5:
+            n += 1
+        return found[n]
 
     def _pair(self, state: State) -> State | None:
         """Shrink one invocation and draw another, one that shared GPUs with it, anew."""
@@ -67,7 +111,7 @@ class Moves:
         shrunk = self._by_gpus[donor][self.rng.randrange(smaller)]
         moved = list(state)
         moved[donor] = shrunk, self._within(donor, shrunk, boxes[donor])
-        moved[receiver] = self._draw(receiver)
+        moved[receiver] = self._draw(receiver, tuple(moved))
         return tuple(moved)
 
     def _box(self, vertex: int, at: tuple[int, int]) -> Box:

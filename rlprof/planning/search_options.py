@@ -39,6 +39,9 @@ class SearchOptions:
         Of the donor-receiver move.
     critical_probability : float
         Of taking an invocation from the critical path.
+    guided_probability : float
+        Of drawing a strategy among the fastest of its extent, half of the time on the box of another
+        invocation; otherwise it is drawn from all alike, as in the paper.
     patience : int
         Rejections in a row that end a chain.
     first_temperature, warm_temperature : float
@@ -73,6 +76,7 @@ class SearchOptions:
     proposals: int = 6
     pair_probability: float = 0.28
     critical_probability: float = 0.6
+    guided_probability: float = 0.5
     patience: int = 10
     first_temperature: float = 0.02
     warm_temperature: float = 0.05
@@ -92,7 +96,7 @@ class SearchOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", hint="give at least 1")
-        for name in ("most_loss_frac", "pair_probability", "critical_probability"):
+        for name in ("most_loss_frac", "pair_probability", "critical_probability", "guided_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", hint="give a number from 0 to 1")
         if self.objective not in ("throughput", "efficiency"):

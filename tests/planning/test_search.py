@@ -109,7 +109,7 @@ def test_a_record_under_the_efficiency_objective_forgets_slow_plans() -> None:
 def test_moves_stay_in_the_space_and_donors_shrink() -> None:
     space = Space(SMALL, directories(SMALL))
     rng = Random(0)
-    pairs = Moves(space, rng, pair_probability=1.0, critical_probability=0.6)
+    pairs = Moves(space, rng, pair_probability=1.0, critical_probability=0.6, guided_probability=0.5)
     state = space.state(concurrent_plan(SMALL, space.directories))
     assert state is not None
     changed = []
