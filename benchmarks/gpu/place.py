@@ -90,6 +90,22 @@ def place_dataset(folder: Path, unpacked: Path) -> None:
             print("placed", name)
 
 
+#: For `datasets/README.md`, once the report is there.
+ABOUT_THE_REPORT = """
+## `vla_small_h200.nsys-rep`
+
+The report that `vla_small_h200_nsys.rlprof` was made from. Nsight Systems from 2025.3 on reads it, and so does
+`rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer than
+they are. Without nsys, read the `.rlprof`.
+
+It was taken by `benchmarks/gpu/all.sh` in an environment made for it: five variables (`PATH`, `HOME`, `LANG`,
+`LD_LIBRARY_PATH` and nsys' own `LD_PRELOAD`), processes of its own alone, `gpu-machine` for a host name,
+`/opt/run` for a working folder. What follows the version in the kernel's release was overwritten with x, at
+equal length, before the tables were exported. `python -m benchmarks.gpu.private` checked that it states nothing
+else.
+"""
+
+
 def machine_of(unpacked: Path) -> dict[str, Any]:
     """What the results of the same run say of the machine."""
     for path in sorted(unpacked.glob("*.json")):
@@ -116,7 +132,10 @@ def add_row(capture: Path, trace: Any, machine: dict[str, Any]) -> None:
     page = DATASETS / "README.md"
     lines = [line for line in page.read_text().splitlines() if not line.startswith(f"| `{capture.name}`")]
     last = max(n for n, line in enumerate(lines) if line.startswith("| `"))
-    page.write_text("\n".join([*lines[: last + 1], row, *lines[last + 1 :]]) + "\n")
+    text = "\n".join([*lines[: last + 1], row, *lines[last + 1 :]]) + "\n"
+    if capture.suffix == ".nsys-rep" and ABOUT_THE_REPORT not in text:
+        text += ABOUT_THE_REPORT
+    page.write_text(text)
 
 
 def main() -> None:
