@@ -94,15 +94,15 @@ def place_dataset(folder: Path, unpacked: Path) -> None:
 ABOUT_THE_REPORT = """
 ## `vla_small_h200.nsys-rep`
 
-The report that `vla_small_h200_nsys.rlprof` was made from. Nsight Systems from 2025.3 on reads it, and so does
-`rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer than
+The report that `vla_small_h200_nsys.rlprof` was made from. Nsight Systems from 2025.3 on reads it, and so
+does `rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer than
 they are. Without nsys, read the `.rlprof`.
 
 It was taken by `benchmarks/gpu/all.sh` in an environment made for it: five variables (`PATH`, `HOME`, `LANG`,
 `LD_LIBRARY_PATH` and nsys' own `LD_PRELOAD`), processes of its own alone, `gpu-machine` for a host name,
 `/opt/run` for a working folder. What follows the version in the kernel's release was overwritten with x, at
-equal length, before the tables were exported. `python -m benchmarks.gpu.private` checked that it states nothing
-else.
+equal length, before the tables were exported. `python -m benchmarks.gpu.private` checked that it states
+nothing else.
 """
 
 
