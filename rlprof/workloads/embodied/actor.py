@@ -121,7 +121,7 @@ class Actor:
                 micro = _take(batch, taken)
                 evaluation = self.policy.evaluate(micro.observation, micro.chain)
                 loss, log = self.algorithm.loss(evaluation, micro)
-                (loss / parts).backward()
+                torch.autograd.backward(loss / parts)
                 for name, value in log.items():
                     total[name] = total.get(name, 0.0) + float(value) / parts
         except torch.OutOfMemoryError as error:
@@ -156,5 +156,7 @@ class Actor:
 
 
 def _take(batch: Batch, rows: Array) -> Batch:
-    observation = Observation(*(None if x is None else x[rows] for x in batch.observation))
+    seen = batch.observation
+    images = None if seen.images is None else seen.images[rows]
+    observation = Observation(seen.state[rows], images, seen.task[rows])
     return Batch(observation, *(x[rows] for x in batch[1:]))

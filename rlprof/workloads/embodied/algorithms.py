@@ -60,7 +60,8 @@ def group_relative(scores: Floats, group: int) -> Floats:
     """
     grouped = scores.reshape(-1, group)
     centred = grouped - grouped.mean(axis=1, keepdims=True)
-    return (centred / (grouped.std(axis=1, keepdims=True) + 1e-6)).reshape(-1).astype(scores.dtype)
+    relative: Floats = centred / (grouped.std(axis=1, keepdims=True) + 1e-6)
+    return relative.reshape(-1).astype(scores.dtype)
 
 
 @dataclass(frozen=True)

@@ -320,9 +320,15 @@ class Trajectory(NamedTuple):
 class Algorithm(Protocol):
     """How advantages are found and what the loss is."""
 
-    name: str
-    #: It needs values of the policy.
-    uses_value: bool
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def uses_value(self) -> bool:
+        """Whether it needs values of the policy."""
+        ...
 
     def advantages(self, trajectories: list[Trajectory]) -> list[tuple[Floats, Floats]]:
         """Advantages and returns of each epoch, shape (chunks, envs); normalised over all that is given."""

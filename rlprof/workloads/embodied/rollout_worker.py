@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rlprof.workloads.embodied.contracts import GlobalStep, Observation, PolicyOutput, Samples
+from rlprof.workloads.embodied.contracts import Floats, GlobalStep, Observation, PolicyOutput, Samples
+from rlprof.workloads.embodied.env_worker import told
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.actor import Actor
@@ -44,7 +45,7 @@ class RolloutWorker:
     ) -> PolicyOutput:
         """Answer an observation."""
         policy = self.policy
-        noise = policy.noise(observation, step, epoch, chunk, samples)
+        noise = policy.noise(observation, step, epoch, chunk, **told(samples))
         features = policy.vision(observation)
         prefix = policy.backbone(features)
         points = [policy.start(noise)]
@@ -52,6 +53,15 @@ class RolloutWorker:
             points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
         answer: PolicyOutput = policy.decode(tuple(points), prefix, noise)
         return answer
+
+    def predict_values(
+        self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
+    ) -> Floats:
+        """Value of what is seen after the last chunk, shape (batch,): of a whole answer, as in RLinf."""
+        policy = self.policy
+        noise = type(policy).noise(policy, observation, step, epoch, chunk, samples)
+        value: Floats = policy.act(observation, noise).value
+        return value
 
     def offload(self, device: str = "cpu") -> None:
         """Move the weights off the accelerator."""

@@ -1,18 +1,21 @@
-"""The training loop, with the structure and names of RLinf's embodied runner; it routes, and computes nothing.
+"""The training loop, with the structure and names of RLinf's embodied runner; it only routes.
 
-iteration                    RLinf: step
+iteration                      RLinf: step
   sync_weights
   generate_rollouts
-    rollout_epoch            E times
-      bootstrap_step         reset
-      chunk                  K times
-        predict              vision, backbone, denoise steps, decode
-        env_interact_step    physics, reward, reset of what has ended, render
-      predict                once more, for the last value
-  cal_adv_and_returns        once, or for each epoch
+    rollout_epoch              E times
+      bootstrap_step           reset
+      chunk                    K times
+        predict                noise, vision, backbone, denoise steps, decode
+        env_interact_step      physics, reward, reset of what has ended, render
+      predict_values           for the value after the last chunk
+  cal_adv_and_returns          once, or for each epoch
   actor_training
-    global_batch             for each pass and each part
-      training_step
+    update_epoch               passes
+      part                     the whole rollout, or each epoch
+        shuffle
+        global_batch
+          training_step
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from rlprof.workloads.embodied.contracts import (
     GlobalStep,
     Observation,
     PolicyOutput,
-    Simulator,
     StepResult,
     Trajectory,
 )
+from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
 Mark = Callable[[Iterable[int]], Iterable[int]]
@@ -44,18 +47,18 @@ class Trainer:
 
     Parameters
     ----------
-    env, rollout, actor : Simulator, RolloutWorker, Actor
+    env, rollout, actor : EnvWorker, RolloutWorker, Actor
         The component workers.
     epochs, chunks, update_epochs : int
         Rollout epochs of an iteration, chunks of an epoch, passes over the samples.
     scope : {"rollout", "epoch"}
         Samples are shuffled and advantages normalised over the whole rollout or over each epoch: the former
         forbids training on an epoch before the last one is there.
-    chunk, global_batch : callable
+    chunk, update_epoch, part, global_batch : callable
         Mark loops; they do nothing until the program is wrapped.
     """
 
-    env: Simulator
+    env: EnvWorker
     rollout: RolloutWorker
     actor: Actor
     epochs: int
@@ -63,6 +66,8 @@ class Trainer:
     update_epochs: int
     scope: Scope = "rollout"
     chunk: Mark = field(default=iter)
+    update_epoch: Mark = field(default=iter)
+    part: Mark = field(default=iter)
     global_batch: Mark = field(default=iter)
 
     def iteration(self, step: GlobalStep) -> dict[str, Any]:
@@ -78,20 +83,20 @@ class Trainer:
 
     def rollout_epoch(self, step: GlobalStep, epoch: int) -> Trajectory:
         """One rollout epoch."""
-        observation = self.env.reset(step, epoch)
+        observation = self.env.bootstrap_step(step, epoch)
         observations: list[Observation] = []
         outputs: list[PolicyOutput] = []
         results: list[StepResult] = []
         for chunk in self.chunk(range(self.chunks)):
             output = self.rollout.predict(observation, step, epoch, chunk)
             observations.append(observation)
-            result = self.env.step(output.actions)
+            result = self.env.env_interact_step(output.actions)
             observation = result.observation
             outputs.append(output)
             results.append(result)
         last = None
         if self.actor.algorithm.uses_value:
-            last = self.rollout.predict(observation, step, epoch, self.chunks).value
+            last = self.rollout.predict_values(observation, step, epoch, self.chunks)
         return Trajectory(
             observations,
             outputs,
@@ -110,15 +115,20 @@ class Trainer:
     def actor_training(self, batches: list[Batch], step: GlobalStep) -> list[dict[str, float]]:
         """All passes over all parts."""
         logs = []
-        for update_epoch in range(self.update_epochs):
-            for part, batch in enumerate(batches):
+        for update_epoch in self.update_epoch(range(self.update_epochs)):
+            for part in self.part(range(len(batches))):
+                batch = batches[part]
                 order: Array = self.actor.shuffle(batch, step, part, update_epoch)
                 for index in self.global_batch(range(self.minibatches)):
                     logs.append(self.actor.training_step(batch, order, index))
         return logs
 
     @property
+    def parts(self) -> int:
+        """Parts that are shuffled and normalised by themselves."""
+        return 1 if self.scope == "rollout" else self.epochs
+
+    @property
     def minibatches(self) -> int:
         """Optimiser steps in one pass over one part."""
-        epochs = self.epochs if self.scope == "rollout" else 1
-        return self.actor.minibatches(self.env.spec.envs * self.chunks * epochs)
+        return self.actor.minibatches(self.env.spec.envs * self.chunks * self.epochs // self.parts)

@@ -228,12 +228,14 @@ class TorchPolicy(nn.Module, ABC):
 
     def act(self, observation: Observation, noise: Floats) -> PolicyOutput:
         """Answer an observation: all phases, one after another."""
-        features = self.vision(observation)
-        prefix = self.backbone(features)
-        points = [self.start(noise)]
+        # the class's own methods: nodes that stand in place of this object's are phases of another call
+        own = type(self)
+        features = own.vision(self, observation)
+        prefix = own.backbone(self, features)
+        points = [own.start(self, noise)]
         for index in range(self.spec.denoise_steps):
-            points.append(self.denoise_step(points[-1], prefix, features, noise, index))
-        return self.decode(tuple(points), prefix, noise)
+            points.append(own.denoise_step(self, points[-1], prefix, features, noise, index))
+        return own.decode(self, tuple(points), prefix, noise)
 
     # training ----------------------------------------------------------------------------------------------
 

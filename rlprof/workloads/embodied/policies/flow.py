@@ -3,8 +3,8 @@
 A chain goes from noise (time 1) to actions (time 0) in equal steps. Sampling adds noise to each step such
 that the marginals stay those of the deterministic flow (Flow-SDE of Flow-GRPO and pi_RL):
 ``x' = x - d (v + s^2 / (2 t) (x + (1 - t) v)) + s sqrt(d) e`` with ``s = noise_level sqrt(t / (1 - t))``,
-where ``1 - t`` is at least the step ``d``. So every step has a Gaussian density, and the log-probability of an
-answer is the sum over its steps.
+where ``1 - t`` is at least the step ``d``. So every step has a Gaussian density, and the log-probability of
+an answer is the sum over its steps.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class Vision(nn.Module):
         x = x + self.position
         for block in self.blocks:
             x, _ = block(x)
-        x, _ = self.norm(x)
-        return x.reshape(batch, cameras * self.tokens, -1)
+        out: Tensor = self.norm(x)[0]
+        return out.reshape(batch, cameras * self.tokens, out.shape[-1])
 
 
 def time_features(time: Tensor, width: int) -> Tensor:

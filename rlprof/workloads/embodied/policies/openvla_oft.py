@@ -55,7 +55,14 @@ class OpenVlaOft(TorchPolicy):
         words = prefix.hidden.reshape(len(prefix.hidden), self.spec.horizon, -1)
         return self.head(words).float()  # type: ignore[no-any-return]
 
-    def _next(self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int) -> Tensor:
+    def _next(
+        self,
+        point: Tensor,  # noqa: ARG002
+        prefix: Prefix,  # noqa: ARG002
+        features: Features,  # noqa: ARG002
+        noise: Tensor,  # noqa: ARG002
+        index: int,
+    ) -> Tensor:
         raise AssertionError(f"there are no denoise steps, and {index} is asked for")
 
     def _finish(

@@ -165,7 +165,7 @@ class MujocoArm:
             for row in fresh:
                 phase = noise.generator(self._seed, "phase", int(self._index[row])).integers(chunks)
                 self._elapsed[row] = int(phase) * self.spec.chunk_steps
-        return self.render(samples)
+        return self._observe(rows)
 
     def _begin(self, rows: Array) -> None:
         mujoco, model, data = self._mujoco, self._model, self._data[0]
@@ -271,7 +271,9 @@ class MujocoArm:
 
     def render(self, samples: Samples = None) -> Observation:
         """State, and images of the cameras."""
-        rows = noise.rows(self.spec.envs, samples)
+        return self._observe(noise.rows(self.spec.envs, samples))
+
+    def _observe(self, rows: Array) -> Observation:
         last = self._sensors[rows, -1]
         tip, cube, velocity = last[:, :3], last[:, 3:6], last[:, 6:9]
         goal = self._plates[self._task[rows]]

@@ -1,0 +1,96 @@
+"""Makes the parts of a training run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlprof.workloads.embodied.actor import Actor
+from rlprof.workloads.embodied.algorithms import Grpo, Ppo
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.contracts import Algorithm, Simulator
+from rlprof.workloads.embodied.env_worker import EnvWorker
+from rlprof.workloads.embodied.policies import make as make_policy
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from rlprof.workloads.embodied.trainer import Trainer
+
+_SIMULATORS = {"mujoco_arm": ("rlprof.workloads.embodied.simulators.mujoco_arm", "MujocoArm")}
+
+
+def make_simulator(config: Config) -> Simulator:
+    """Make the simulator, in this process or in processes of its own; the caller closes it.
+
+    Raises
+    ------
+    WorkloadError
+        If it cannot be made: a package or GL is missing, a process does not start.
+    """
+    module, name = _SIMULATORS[config.simulator]
+    options: dict[str, Any] = {
+        "seed": config.seed,
+        "chunk_steps": config.chunk_steps,
+        "episode_steps": config.episode_steps,
+        "group": config.group,
+        "cameras": config.cameras,
+        "image": config.image,
+        "auto_reset": config.auto_reset,
+        "staggered": config.staggered,
+    }
+    if config.workers:
+        from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+
+        return SimulatorProcesses(
+            f"{module}:{name}",
+            config.envs,
+            workers=min(config.workers, config.envs),
+            timeout_s=config.timeout_s,
+            **options,
+        )
+    from importlib import import_module
+
+    made: Simulator = getattr(import_module(module), name)(config.envs, **options)
+    return made
+
+
+def make_algorithm(config: Config) -> Algorithm:
+    """Make the algorithm."""
+    if config.algorithm == "grpo":
+        return Grpo(config.group, config.clip)
+    return Ppo(config.gamma, config.lam, config.clip)
+
+
+def make_trainer(config: Config) -> Trainer:
+    """Make simulator, rollout worker and actor; the caller closes ``env.simulator``.
+
+    Raises
+    ------
+    WorkloadError
+        If a part cannot be made.
+    """
+    simulator = make_simulator(config)
+    try:
+        size = config.policy_size
+        # the same weights twice: the first synchronisation would make them so anyway
+        own, other = (
+            make_policy(size, simulator.spec, seed=config.seed, device=config.device) for _ in range(2)
+        )
+        actor = Actor(
+            own,
+            make_algorithm(config),
+            learning_rate=config.learning_rate,
+            global_batch=config.global_batch,
+            micro_batch=config.micro_batch,
+            seed=config.seed,
+        )
+        env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset)
+        return Trainer(
+            env,
+            RolloutWorker(other),
+            actor,
+            config.rollout_epochs,
+            config.chunks,
+            config.update_epochs,
+            config.minibatch_scope,
+        )
+    except BaseException:
+        simulator.close()
+        raise

@@ -1,0 +1,200 @@
+"""What is run: parts, sizes and options of a training run, and the presets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from rlprof.workloads.embodied.algorithms import ALGORITHMS
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
+
+SIMULATORS = ("mujoco_arm",)
+SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
+PRESETS = ("tiny", "exact", "h200")
+Scope = Literal["rollout", "epoch"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A training run.
+
+    Parameters
+    ----------
+    policy, simulator, algorithm, schedule, preset : str
+        Names.
+    seed : int
+        Of all random choices.
+    envs, rollout_epochs, chunks, chunk_steps, episode_steps : int
+        Environments; rollout epochs of an iteration; chunks of an epoch; actions of a chunk and an episode.
+    group : int
+        Environments that start alike.
+    update_epochs, global_batch, micro_batch : int
+        Passes over the samples; samples of an optimiser step and of one forward and backward pass.
+    learning_rate, gamma, lam, clip : float
+        Of training.
+    minibatch_scope : {"rollout", "epoch"}
+        Over what samples are shuffled and advantages normalised.
+    auto_reset, staggered : bool
+        Environments reset by themselves; their first episodes begin at random phases.
+    workers : int
+        Processes of the simulator; 0: in this process.
+    phases : bool
+        A chunk is physics, reward, reset and render, each a call of its own.
+    cameras, image : int
+        Cameras, and height and width of their images.
+    device : str
+        Where rollout and training compute.
+    train : {"full", "expert", "lora"} or None
+        What is trained; None: as the policy's size says.
+    denoise_steps : int or None
+        Of a flow head; None: as the policy's size says.
+    timeout_s : float
+        Longest time of a call of the simulator, in seconds.
+    """
+
+    policy: str = "pi0"
+    simulator: str = "mujoco_arm"
+    algorithm: str = "ppo"
+    schedule: str = "colocated"
+    preset: str = "tiny"
+    seed: int = 0
+    envs: int = 64
+    rollout_epochs: int = 2
+    chunks: int = 8
+    chunk_steps: int = 5
+    episode_steps: int = 40
+    group: int = 1
+    update_epochs: int = 4
+    global_batch: int = 256
+    micro_batch: int = 256
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    minibatch_scope: Scope = "rollout"
+    auto_reset: bool = False
+    staggered: bool = False
+    workers: int = 0
+    phases: bool = False
+    cameras: int = 0
+    image: int = 64
+    device: str = "cpu"
+    train: Train | None = None
+    denoise_steps: int | None = None
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("policy", self.policy, FAMILIES),
+            ("simulator", self.simulator, SIMULATORS),
+            ("algorithm", self.algorithm, ALGORITHMS),
+            ("schedule", self.schedule, SCHEDULES),
+            ("preset", self.preset, PRESETS),
+            ("minibatch scope", self.minibatch_scope, ("rollout", "epoch")),
+        ):
+            if value not in known:
+                raise ConfigurationError(f"no {name} is called {value!r}", hint=f"use {', '.join(known)}")
+        part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
+        if part % self.global_batch:
+            raise ConfigurationError(
+                f"{part} samples (envs x chunks{' x epochs' if self.minibatch_scope == 'rollout' else ''}) do"
+                f" not make global batches of {self.global_batch}",
+                hint="change envs, chunks or the global batch",
+            )
+        if self.stages > 1 and self.envs % (self.stages * self.group):
+            raise ConfigurationError(
+                f"{self.envs} environments do not make {self.stages} stages of whole groups of {self.group}",
+                hint="use a multiple",
+            )
+
+    @property
+    def samples(self) -> int:
+        """Chunks of all environments in an iteration."""
+        return self.envs * self.chunks * self.rollout_epochs
+
+    @property
+    def simulator_steps(self) -> int:
+        """Actions of all environments in an iteration."""
+        return self.samples * self.chunk_steps
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages: parts of the environments that take turns."""
+        return 2 if self.schedule.endswith("pipe") else 1
+
+    @property
+    def policy_size(self) -> PolicySize:
+        """Size of the policy."""
+        size = size_of(self.policy, self.preset)
+        steps = size.denoise_steps if self.denoise_steps is None else self.denoise_steps
+        return replace(
+            size,
+            train=self.train or size.train,
+            denoise_steps=steps if size.denoise_steps else 0,
+            horizon=max(size.horizon, self.chunk_steps),
+            image=self.image if self.cameras else size.image,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values by name."""
+        return asdict(self)
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "exact": {
+        "envs": 8,
+        "rollout_epochs": 2,
+        "chunks": 3,
+        "episode_steps": 15,
+        "update_epochs": 2,
+        "global_batch": 24,
+        "micro_batch": 12,
+    },
+    # 12 chunks x 2 epochs of 16 environments, only the expert is trained
+    "h200": {
+        "envs": 16,
+        "rollout_epochs": 2,
+        "chunks": 12,
+        "chunk_steps": 5,
+        "episode_steps": 60,
+        "update_epochs": 1,
+        "global_batch": 192,
+        "micro_batch": 32,
+        "learning_rate": 5e-6,
+        "workers": 14,
+        "cameras": 2,
+        "image": 224,
+        "device": "cuda:0",
+        "timeout_s": 120.0,
+    },
+}
+
+
+def configure(preset: str = "tiny", **values: Any) -> Config:
+    """Return the configuration of a preset, with some values changed.
+
+    Parameters
+    ----------
+    preset : {"tiny", "exact", "h200"}
+        Sizes. `tiny` learns on a CPU; in `exact` answers do not depend on batches, so that every synchronous
+        schedule gives the same bits; `h200` is for one GPU of 140 GB.
+    **values
+        Of `Config`; None leaves a value as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such preset or value, or values do not fit together.
+    """
+    if preset not in _PRESETS:
+        raise ConfigurationError(f"no preset is called {preset!r}", hint=f"use {', '.join(PRESETS)}")
+    known = {f.name for f in fields(Config)}
+    for name in values:
+        if name not in known:
+            raise ConfigurationError(f"no option is called {name!r}", hint=f"use {', '.join(sorted(known))}")
+    chosen = {**_PRESETS[preset], **{k: v for k, v in values.items() if v is not None}}
+    if chosen.get("algorithm") == "grpo":
+        chosen.setdefault("group", 4 if preset == "exact" else 8)
+    return Config(preset=preset, **chosen)
