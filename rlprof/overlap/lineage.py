@@ -68,26 +68,28 @@ class Known:
         It came with the region's arguments.
     """
 
-    # class attributes, so that making one sets little
-    external = False
-    #: Part of the array that the other fields describe.
-    view: View | None = None
-    #: Identities of the items when it was returned, for a container.
-    items: tuple[int, ...] | None = None
-    #: The call around other calls whose own code made it, and where in its output, if anybody asks.
-    maker: tuple[CallRecord, Path] | None = None
-    #: Arrays inside a container.
-    arrays: tuple[Known, ...] = ()
-    memory: MemoryTrack | None = None
-    stamp: Stamp | None = None
-    stamped_at = -1
+    # slots: one that had a dict of its own would cost twice as much to make
+    __slots__ = (
+        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at",
+        "view",
+    )  # fmt: skip
 
     def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
         self.obj = obj
         self.record = record
         self.path = path
-        if external:
-            self.external = True
+        self.external = external
+        #: Part of the array that the other fields describe.
+        self.view: View | None = None
+        #: Identities of the items when it was returned, for a container.
+        self.items: tuple[int, ...] | None = None
+        #: The call around other calls whose own code made it, and where in its output, if anybody asks.
+        self.maker: tuple[CallRecord, Path] | None = None
+        #: Arrays inside a container.
+        self.arrays: tuple[Known, ...] = ()
+        self.memory: MemoryTrack | None = None
+        self.stamp: Stamp | None = None
+        self.stamped_at = -1
 
 
 class RawPack:
@@ -283,6 +285,11 @@ class Lineage:
         arrays: list[Known] = []
         is_whole = True
         for key, item in zip(*parts[1:]):  # noqa: B905  (as many keys as items)
+            if type(item) is float:  # as below, without a call
+                number = Known(item, record, (*path, key), external)
+                self._table[id(item)] = number
+                items.append(number)
+                continue
             raw = self._enter(item, record, (*path, key), event, external)
             items.append(raw)
             if isinstance(raw, RawPack) or raw.record is not record or raw.external != external:

@@ -27,29 +27,35 @@ if TYPE_CHECKING:
     from rlprof.overlap.program import Program
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class CallRecord:
     """One call, as noted while it runs."""
 
-    # class attributes, so that making one sets little
-    output: Raw | None = None
-    accesses: tuple[tuple[Cell, Mode], ...] = ()
-    batch_size: int | None = None
-    modes: TorchModes | None = None
-    has_inner = False
-    failed = False
-    device: Any = None
-    args: Sequence[Raw] = ()
-    kwargs: Mapping[str, Raw] = MappingProxyType({})
-    #: Containers in its arguments that can be changed, with the identities of their items.
-    containers: Sequence[tuple[Raw, tuple[int, ...]]] = ()
-    start_ns = return_ns = end_ns = 0
+    # slots: one that had a dict of its own would cost twice as much to make
+    __slots__ = (
+        "accesses", "args", "arrays", "batch_size", "containers", "context", "device", "end_ns", "failed",
+        "has_inner", "kwargs", "modes", "node", "output", "parent", "return_ns", "start_ns",
+    )  # fmt: skip
 
     def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
         self.node = node
         self.context = context
         self.parent = parent
+        self.args: Sequence[Raw] = ()
+        self.kwargs: Mapping[str, Raw] = _NOTHING
+        self.output: Raw | None = None
         #: Arrays in its arguments.
         self.arrays: list[Known] = []
+        #: Containers in its arguments that can be changed, with the identities of their items.
+        self.containers: Sequence[tuple[Raw, tuple[int, ...]]] = ()
+        self.accesses: tuple[tuple[Cell, Mode], ...] = ()
+        self.batch_size: int | None = None
+        self.modes: TorchModes | None = None
+        self.has_inner = self.failed = False
+        self.device: Any = None
+        self.start_ns = self.return_ns = self.end_ns = 0
 
     def was_given(self, value: Any) -> bool:
         """Whether an object is among its arguments."""
