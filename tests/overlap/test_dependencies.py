@@ -166,10 +166,10 @@ def orders(names: list[str], before: dict[str, set[str]]) -> Iterator[list[str]]
 
 
 def right(graph: CallGraph, order: list[str]) -> bool:
-    """Run an order: has each call what it needs, and does every copy end with its native content?"""
+    """Run an order: has each call what it needs, and does every copy get its native contents in turn?"""
 
-    def run(order: list[str]) -> dict[tuple[Cell, int], str] | None:
-        memory: dict[tuple[Cell, int], str] = {}
+    def run(order: list[str]) -> dict[tuple[Cell, int], list[str]] | None:
+        memory: dict[tuple[Cell, int], list[str]] = {}
         done: set[str] = set()
         for name in order:
             this = graph.by_id[name]
@@ -177,12 +177,12 @@ def right(graph: CallGraph, order: list[str]) -> bool:
             if not needs <= done:
                 return None
             for access in this.accesses:
-                there = memory.get((access.cell, access.copy), INITIAL if access.copy == 0 else "nothing")
-                if access.sees is not None and there != access.sees:
+                there = memory.get((access.cell, access.copy), [INITIAL if access.copy == 0 else "nothing"])
+                if access.sees is not None and there[-1] != access.sees:
                     return None
             for access in this.accesses:
                 if access.mode != "read":
-                    memory[access.cell, access.copy] = name
+                    memory.setdefault((access.cell, access.copy), []).append(name)
             done.add(name)
         return memory
 
