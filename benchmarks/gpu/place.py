@@ -95,8 +95,8 @@ ABOUT_THE_REPORT = """
 ## `vla_small_h200.nsys-rep`
 
 The report that `vla_small_h200_nsys.rlprof` was made from. Nsight Systems from 2025.3 on reads it, and so
-does `rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer than
-they are. Without nsys, read the `.rlprof`.
+does `rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer
+than they are. Without nsys, read the `.rlprof`.
 
 It was taken by `benchmarks/gpu/all.sh` in an environment made for it: five variables (`PATH`, `HOME`, `LANG`,
 `LD_LIBRARY_PATH` and nsys' own `LD_PRELOAD`), processes of its own alone, `gpu-machine` for a host name,
