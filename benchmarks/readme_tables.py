@@ -58,6 +58,22 @@ def annotate_overhead_table(result: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
+def trace_overhead_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.trace_overhead`."""
+    out = [
+        f"{result['date']}, {result['cores']} CPUs, Python {result['python']}, numpy {result['numpy']}; load"
+        f" average {result['load_1_min']} at the start.",
+        "",
+        "| call | state | CPU us: median (quartiles) | batches |",
+        "|---|---|---:|---:|",
+    ]
+    for cost in result["costs"]:
+        first, median, third = (t / 1e3 for t in cost["cpu_ns"])
+        times = f"{median:.2f} ({first:.2f}..{third:.2f})"
+        out.append(f"| {cost['call']} | {cost['state']} | {times} | {cost['batches']} |")
+    return "\n".join(out)
+
+
 def _machine(result: dict[str, Any]) -> str:
     """Conditions of a measurement on a GPU."""
     m = result["machine"]
@@ -271,6 +287,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/four_numbers": four_numbers_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
+    "trace_overhead": trace_overhead_table,
 }
 
 

@@ -4,7 +4,8 @@ Each figure is the time of one call of a node whose entry does nothing, less tha
 directly: median and quartiles over batches of calls, the constructs taking turns so that all see the same
 machine. The time is CPU time of the thread, which is what the call itself takes, also on a busy machine; one
 ``with contextlib.nullcontext()`` is measured beside it, to compare machines. Recording costs grow with the
-size of numpy arrays: what calls are given and return is compared with what it was, to find writes in place.
+size of numpy arrays: what calls are given and return is compared with what it was, to find writes in place;
+``writes=False`` leaves that out.
 
     python -m benchmarks.trace_overhead
     python -m benchmarks.trace_overhead --json benchmarks/results/trace_overhead.json
@@ -160,8 +161,8 @@ def measure(rounds: int, batches: int) -> list[Cost]:
     for turn in range(rounds + 1):
         for name, (make, calls) in CASES.items():
             case = make()
-            for state in ("off", "recorded"):
-                if state == "recorded" and name == NULL:
+            for state in ("off", "recorded", "writes=False"):
+                if state != "off" and name == NULL:
                     continue
                 taken: list[float] = []
 
@@ -173,7 +174,8 @@ def measure(rounds: int, batches: int) -> list[Cost]:
                 if state == "off":
                     case.region(body)
                 else:
-                    with case.region.program.record(case.region) as recorder:
+                    checked = state == "recorded"
+                    with case.region.program.record(case.region, writes=checked) as recorder:
                         case.region(body)
                         recorder.drop()
                 if turn:  # the first warms up
@@ -207,7 +209,7 @@ def main() -> None:
         first, median, third = cost.cpu_ns
         limit = OFF_LIMIT_NS if cost.state == "off" else ON_LIMIT_NS
         over = "  over the limit" if median > limit else ""
-        print(f"{cost.state:9}{cost.call:46}{median:10.0f} ns ({first:8.0f} to {third:8.0f}){over}")
+        print(f"{cost.state:13}{cost.call:46}{median:10.0f} ns ({first:8.0f} to {third:8.0f}){over}")
     if options.json:
         facts = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
