@@ -1,0 +1,189 @@
+"""`rlprof run`: run a workload and measure it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Run a training workload and measure it.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Run a training workload and measure it."""
+
+
+class Policy(StrEnum):
+    """Vision-language-action policies."""
+
+    PI0 = "pi0"
+    PI05 = "pi05"
+    OPENVLA_OFT = "openvla_oft"
+    GR00T = "gr00t"
+
+
+class Simulator(StrEnum):
+    """Robot simulators."""
+
+    MUJOCO_ARM = "mujoco_arm"
+
+
+class Algorithm(StrEnum):
+    """Algorithms."""
+
+    PPO = "ppo"
+    GRPO = "grpo"
+
+
+class Schedule(StrEnum):
+    """What runs where and when."""
+
+    COLOCATED = "colocated"
+    COLOCATED_PIPE = "colocated-pipe"
+    HYBRID = "hybrid"
+    HYBRID_PIPE = "hybrid-pipe"
+    ASYNC = "async"
+
+
+class Preset(StrEnum):
+    """Sizes."""
+
+    TINY = "tiny"
+    EXACT = "exact"
+    H200 = "h200"
+
+
+class Scope(StrEnum):
+    """Over what samples are shuffled and advantages normalised."""
+
+    ROLLOUT = "rollout"
+    EPOCH = "epoch"
+
+
+class Train(StrEnum):
+    """What is trained."""
+
+    FULL = "full"
+    EXPERT = "expert"
+    LORA = "lora"
+
+
+Number = Annotated[int | None, typer.Option(metavar="N", min=1, show_default="of the preset")]
+
+
+@app.command()
+def embodied(
+    *,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for configuration, metrics and checkpoint.")
+    ],
+    policy: Annotated[Policy, typer.Option(help="The policy.")] = Policy.PI0,
+    simulator: Annotated[Simulator, typer.Option(help="The simulator.")] = Simulator.MUJOCO_ARM,
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.PPO,
+    schedule: Annotated[Schedule, typer.Option(help="What runs where and when.")] = Schedule.COLOCATED,
+    preset: Annotated[Preset, typer.Option(help="tiny: learns on a CPU. exact: same bits.")] = Preset.TINY,
+    iterations: Annotated[int, typer.Option(metavar="N", min=1, help="To have done in the end.")] = 10,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
+    envs: Number = None,
+    rollout_epochs: Number = None,
+    chunks: Number = None,
+    chunk_steps: Number = None,
+    episode_steps: Number = None,
+    group: Number = None,
+    update_epochs: Number = None,
+    global_batch: Number = None,
+    micro_batch: Number = None,
+    denoise_steps: Number = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="RATE", show_default="of the preset")] = None,
+    minibatch_scope: Annotated[
+        Scope | None, typer.Option(help="Over what samples are shuffled.", show_default="rollout")
+    ] = None,
+    train: Annotated[
+        Train | None, typer.Option(help="What is trained.", show_default="of the preset")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Processes of the simulator; 0: in this one."),
+    ] = None,
+    cameras: Annotated[int | None, typer.Option(metavar="N", min=0, help="Cameras.")] = None,
+    image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
+    auto_reset: Annotated[
+        bool | None, typer.Option("--auto-reset", help="Environments reset by themselves.")
+    ] = None,
+    staggered: Annotated[
+        bool | None, typer.Option("--staggered", help="First episodes begin at random phases.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Longest time of a call of the simulator.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Iterations between checkpoints.")
+    ] = 10,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    capture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The .rlprof file to record the iterations into.")
+    ] = None,
+) -> None:
+    """Train a vision-language-action policy in a robot simulator.
+
+    DIR/metrics.jsonl has a line for each iteration; a run that was ended goes on with --resume.
+    """
+    from rlprof.cli.console import progress_bar, write
+    from rlprof.workloads.embodied.config import configure
+    from rlprof.workloads.embodied.runner import run
+
+    config = configure(
+        preset.value,
+        policy=policy.value,
+        simulator=simulator.value,
+        algorithm=algorithm.value,
+        schedule=schedule.value,
+        seed=seed,
+        envs=envs,
+        rollout_epochs=rollout_epochs,
+        chunks=chunks,
+        chunk_steps=chunk_steps,
+        episode_steps=episode_steps,
+        group=group,
+        update_epochs=update_epochs,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        denoise_steps=denoise_steps,
+        learning_rate=learning_rate,
+        minibatch_scope=None if minibatch_scope is None else minibatch_scope.value,
+        train=None if train is None else train.value,
+        workers=workers,
+        cameras=cameras,
+        image=image,
+        auto_reset=auto_reset,
+        staggered=staggered,
+        device=device,
+        timeout_s=timeout,
+    )
+    with progress_bar() as progress:
+        summary = run(
+            config,
+            out,
+            iterations,
+            resume=resume,
+            force=force,
+            checkpoint_every=checkpoint_every,
+            capture=capture,
+            progress=progress,
+        )
+    if not summary.rows:
+        write(f"{out}: {summary.iterations} iterations are done already")
+        return
+    last = summary.rows[-1]
+    rate = sum(r["simulator_steps"] for r in summary.rows) / sum(r["wall_s"] for r in summary.rows)
+    write(
+        f"{out}: {summary.iterations} iterations, return {last['return_mean']:.3f},"
+        f" success {last['success_frac']:.1%}, {rate:,.0f} simulator steps/s"
+    )

@@ -1,0 +1,112 @@
+"""Checkpoints of a training run: one file, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from rlprof.workloads.embodied.errors import CheckpointError, need
+from rlprof.workloads.embodied.trainer import Trainer
+
+FORMAT = 1
+NAME = "checkpoint.pt"
+
+
+def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration: int) -> None:
+    """Write a checkpoint beside its place, then move it there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    trainer : Trainer
+        What is saved: weights, optimiser, environments.
+    configuration : dict
+        Of the run.
+    iteration : int
+        Iterations done.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; an earlier one is still there then.
+    """
+    torch = need("torch", why="a checkpoint")
+    environments = trainer.env.simulator.state_dict()
+    content = {
+        "format": FORMAT,
+        "configuration": configuration,
+        "iteration": iteration,
+        "updates": trainer.actor.updates,
+        "version": trainer.rollout.version,
+        "actor": trainer.actor.policy.state_dict(),
+        "optimizer": trainer.actor.optimizer.state_dict(),
+        "rollout": trainer.rollout.policy.state_dict(),
+        "environments": {k: torch.from_numpy(v) for k, v in environments.items()},
+    }
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
+        raise CheckpointError(
+            f"the checkpoint cannot be written ({error})",
+            where=path,
+            hint="make room; an earlier one is kept",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
+    """Put a trainer into the state of a checkpoint; the iterations done then.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    trainer : Trainer
+        Of the same configuration.
+    configuration : dict
+        Of the run that goes on.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, it is damaged, or of another configuration.
+    """
+    torch = need("torch", why="a checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError("there is no checkpoint", where=path, hint="run without --resume") from None
+    except Exception as error:  # a damaged file makes zipfile, pickle or torch raise
+        raise CheckpointError(
+            f"the checkpoint cannot be read ({type(error).__name__}: {error})",
+            where=path,
+            hint="run without --resume",
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError("the file is no checkpoint of this version", where=path)
+    other = content["configuration"]
+    changed = sorted(k for k in configuration.keys() | other.keys() if configuration.get(k) != other.get(k))
+    if changed:
+        shown = ", ".join(f"{k} {other.get(k)} -> {configuration.get(k)}" for k in changed)
+        raise CheckpointError(
+            f"the checkpoint is of another configuration: {shown}",
+            where=path,
+            hint="use that, or another --out",
+        )
+    trainer.actor.policy.load_state_dict(content["actor"])
+    trainer.actor.optimizer.load_state_dict(content["optimizer"])
+    trainer.rollout.policy.load_state_dict(content["rollout"])
+    trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})
+    trainer.actor.updates, trainer.rollout.version = content["updates"], content["version"]
+    iteration: int = content["iteration"]
+    return iteration

@@ -1,0 +1,184 @@
+"""Runs a training: builds it, iterates, measures, saves, and ends what it started, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlprof.errors import OutputError
+from rlprof.progress import Progress, silent
+from rlprof.workloads.embodied import checkpoint, metrics
+from rlprof.workloads.embodied.build import make_trainer
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
+from rlprof.workloads.embodied.trainer import Trainer
+
+#: Phases of an iteration whose time is measured.
+PHASES = ("sync_weights", "generate_rollouts", "cal_adv_and_returns", "actor_training")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did.
+
+    Parameters
+    ----------
+    out : pathlib.Path
+        Its folder: ``config.json``, ``metrics.jsonl``, ``checkpoint.pt``.
+    iterations : int
+        Done in all.
+    rows : tuple of dict
+        Metrics of the iterations of this run.
+    """
+
+    out: Path
+    iterations: int
+    rows: tuple[dict[str, Any], ...]
+
+
+class Phases:
+    """Sums the time of the phases of an iteration, by hooks on their nodes."""
+
+    def __init__(self, wrapped: Wrapped) -> None:
+        self._started: dict[int, int] = {}
+        self.seconds: dict[str, float] = {}
+        for name in PHASES:
+            wrapped.program.add_hook(node=wrapped.nodes[name], before=self._before, after=self._after(name))
+
+    def _before(self, context: Any, _args: Any, _kwargs: Any) -> None:
+        self._started[id(context)] = time.perf_counter_ns()
+
+    def _after(self, name: str) -> Callable[[Any, Any, BaseException | None], None]:
+        def after(context: Any, _result: Any, _error: BaseException | None) -> None:
+            taken = (time.perf_counter_ns() - self._started.pop(id(context))) / 1e9
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken
+
+        return after
+
+    def take(self) -> dict[str, float]:
+        """Return seconds by phase since the last time."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+def run(
+    config: Config,
+    out: Path,
+    iterations: int,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    checkpoint_every: int = 10,
+    capture: Path | None = None,
+    progress: Progress = silent,
+) -> RunSummary:
+    """Train.
+
+    Parameters
+    ----------
+    config : Config
+        What.
+    out : pathlib.Path
+        Folder for configuration, metrics and checkpoint.
+    iterations : int
+        To have done in the end; with `resume`, those before the checkpoint count.
+    resume : bool
+        Go on from the checkpoint in `out`.
+    force : bool
+        Replace a run that is there.
+    checkpoint_every : int
+        Iterations between checkpoints; one is written at the end too.
+    capture : pathlib.Path, optional
+        The `.rlprof` file to record the iterations into.
+    progress : callable
+        Told how far it is.
+
+    Returns
+    -------
+    RunSummary
+        What was done.
+
+    Raises
+    ------
+    OutputError
+        If `out` holds a run and neither `resume` nor `force` is set, or cannot be written.
+    WorkloadError
+        If a part cannot be made, a simulator fails, or the checkpoint does not fit. The last checkpoint is
+        still there then.
+    """
+    if iterations < 1 or checkpoint_every < 1:
+        raise ConfigurationError("a number of iterations below 1", hint="give at least 1")
+    _limit_threads(config)
+    _prepare(out, config, resume=resume, force=force)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        progress("starting", 0.0)
+        trainer = make_trainer(config)
+        stack.callback(trainer.env.simulator.close)
+        done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
+        metrics.cut(out / metrics.NAME, done)
+        wrapped = wrap_trainer(trainer)
+        stack.callback(wrapped.unwrap)
+        phases = Phases(wrapped)
+        stack.enter_context(_capture(capture, force))
+        for index in range(done, iterations):
+            rows.append(_iteration(trainer, phases, config, index))
+            metrics.append(out / metrics.NAME, rows[-1])
+            if (index + 1) % checkpoint_every == 0 or index + 1 == iterations:
+                checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
+            shown = f"iteration {index + 1}: success {rows[-1]['success_frac']:.0%}"
+            progress(shown, (index + 1) / iterations)
+    return RunSummary(out, max(done, iterations), tuple(rows))
+
+
+def _iteration(trainer: Trainer, phases: Phases, config: Config, index: int) -> dict[str, Any]:
+    started, processor = time.perf_counter(), time.process_time()
+    result = trainer.iteration(GlobalStep(index))
+    wall_s = time.perf_counter() - started
+    return {
+        "iteration": index,
+        "wall_s": wall_s,
+        "processor_s": time.process_time() - processor,
+        "simulator_steps": config.simulator_steps,
+        "simulator_steps_per_s": config.simulator_steps / wall_s,
+        "phases_s": phases.take(),
+        "updates": trainer.actor.updates,
+        **metrics.of_trajectories(result["trajectories"]),
+        **metrics.of_training(result["training"]),
+    }
+
+
+def _limit_threads(config: Config) -> None:
+    """One thread for tiny models on a CPU: more only wait for each other, and may change bits."""
+    if config.device == "cpu":
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def _prepare(out: Path, config: Config, *, resume: bool, force: bool) -> None:
+    if (out / metrics.NAME).exists() and not (resume or force):
+        raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            for name in (metrics.NAME, checkpoint.NAME):
+                (out / name).unlink(missing_ok=True)
+            (out / "config.json").write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"the folder cannot be written ({error.strerror})", where=out) from error
+
+
+def _capture(path: Path | None, force: bool) -> AbstractContextManager[Any]:
+    if path is None:
+        return nullcontext()
+    from rlprof.capture.session import capture
+
+    return capture(path, force=force)
