@@ -1,9 +1,9 @@
-"""Calibration: measure a machine, fit the constants of the cost model, and compare predictions with measurements.
+"""Calibration: measure a machine, fit the constants of the cost model, compare predictions with measurements.
 
-Two halves, joined by one file of raw measurements (JSON lines), so that a bare GPU machine only has to measure:
+Two halves, joined by one file of raw measurements (JSON lines): a bare GPU machine only has to measure.
 
-    sweeps ─▶ measure (kernels, operators, links) ─▶ raw.jsonl ─▶ fit_compute, fit_links ─▶ calibrate ─▶ hw.toml
-                                                              └──▶ validate ─▶ predicted against measured
+    sweeps ─▶ measure (kernels, operators, links) ─▶ raw.jsonl ─▶ fit_* ─▶ calibrate ─▶ hw.toml
+                                                               └──▶ validate ─▶ predicted against measured
 
 Measuring needs PyTorch and the standard library alone; fitting needs numpy and scipy, and no PyTorch.
 """

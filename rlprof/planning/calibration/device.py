@@ -15,6 +15,7 @@ from typing import Any
 
 from rlprof.errors import UsageError
 from rlprof.planning.calibration.raw import Machine
+from rlprof.planning.calibration.torch_module import torch_module
 
 Call = Callable[[], Any]
 
@@ -46,14 +47,16 @@ class Devices:
 
 
 def parse_devices(text: str | None) -> Devices:
-    """Read ``0,1`` (GPUs), ``cpu`` or ``cpu:2`` (processes); all GPUs if None, or two processes where there is none.
+    """Read ``0,1`` (GPUs), ``cpu`` or ``cpu:2`` (processes).
+
+    None: all GPUs, or two processes where there is none.
 
     Raises
     ------
     UsageError
         If it is something else, or a GPU is not there.
     """
-    import torch
+    torch = torch_module()
 
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if text is None:
@@ -76,7 +79,7 @@ def parse_devices(text: str | None) -> Devices:
 
 def machine(devices: Devices) -> Machine:
     """Return the facts of a machine; nothing in them names the host or a person."""
-    import torch
+    torch = torch_module()
 
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if devices.kind == "cuda":
@@ -116,14 +119,14 @@ class Clock:
     def __init__(self, device: str) -> None:
         self.device, self.cuda = device, device.startswith("cuda")
         if self.cuda:
-            import torch
+            torch = torch_module()
 
             torch.cuda.set_device(device)
 
     def wait(self) -> None:
         """Wait until the device has nothing left to do."""
         if self.cuda:
-            import torch
+            torch = torch_module()
 
             torch.cuda.synchronize(self.device)
 
@@ -134,7 +137,7 @@ class Clock:
             began = time.perf_counter()
             call()
             return time.perf_counter() - began
-        import torch
+        torch = torch_module()
 
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -159,8 +162,8 @@ class Clock:
         least_calls : int
             Calls of a section at least: as many as there are buffers that take turns.
         graph : bool
-            On a GPU, replay the calls of a section as one CUDA graph: what is timed is the device, not how fast
-            the host launches.
+            On a GPU, replay the calls of a section as one CUDA graph: what is timed is the device, not how
+            fast the host launches.
 
         Returns
         -------
@@ -183,7 +186,7 @@ class Clock:
 
 def captured(call: Call, pool: Any = None) -> Call:
     """Return a call that replays, as one CUDA graph, what `call` launches; it has run once before."""
-    import torch
+    torch = torch_module()
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -193,7 +196,8 @@ def captured(call: Call, pool: Any = None) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         call()
-    return graph.replay  # type: ignore[no-any-return]
+    replay: Call = graph.replay
+    return replay
 
 
 @contextmanager
@@ -206,7 +210,7 @@ def freed(device: str) -> Iterator[None]:
     finally:
         gc.collect()
         if device.startswith("cuda"):
-            import torch
+            torch = torch_module()
 
             torch.cuda.empty_cache()
 
@@ -214,7 +218,7 @@ def freed(device: str) -> Iterator[None]:
 @contextmanager
 def one_thread(kind: str) -> Iterator[None]:
     """On a processor, compute in one thread within the block."""
-    import torch
+    torch = torch_module()
 
     before = torch.get_num_threads()
     if kind == "cpu":
@@ -226,7 +230,7 @@ def one_thread(kind: str) -> Iterator[None]:
 
 
 class PeakMemory:
-    """Most memory held since `reset`, in bytes: of PyTorch's allocator on a GPU, resident of the process on Linux.
+    """Most memory held since `reset`, in bytes: by PyTorch's allocator on a GPU, else of the process.
 
     Parameters
     ----------
@@ -241,7 +245,7 @@ class PeakMemory:
     def reset(self) -> None:
         """Forget peaks so far."""
         if self.cuda:
-            import torch
+            torch = torch_module()
 
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
@@ -255,7 +259,7 @@ class PeakMemory:
 
     def _held(self, field: str) -> int | None:
         if self.cuda:
-            import torch
+            torch = torch_module()
 
             now = torch.cuda.max_memory_allocated if field == "VmHWM" else torch.cuda.memory_allocated
             return int(now(self.device))

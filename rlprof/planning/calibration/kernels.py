@@ -7,6 +7,7 @@ from typing import Any
 
 from rlprof.planning.calibration.device import Clock
 from rlprof.planning.calibration.sweeps import Effort
+from rlprof.planning.calibration.torch_module import torch_module
 from rlprof.planning.shapes import ModelShape
 
 #: Buffers take turns until this much memory was touched: more than any cache of a processor or GPU holds.
@@ -18,7 +19,7 @@ def gemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> lis
 
     The weights take turns, so that they come from memory as they do in a model.
     """
-    import torch
+    torch = torch_module()
 
     number = getattr(torch, dtype)
     rows, inner, columns = key["rows"], key["inner"], key["columns"]
@@ -40,7 +41,7 @@ def gemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> lis
 
 def copy_s(key: dict[str, Any], clock: Clock, effort: Effort) -> list[float]:
     """Times of a copy within the memory of the device."""
-    import torch
+    torch = torch_module()
 
     size = key["bytes"]
     source = torch.zeros(size // 4, device=clock.device)
@@ -49,9 +50,9 @@ def copy_s(key: dict[str, Any], clock: Clock, effort: Effort) -> list[float]:
 
 
 def nongemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> list[float]:
-    """Times of what one layer does beside its products and attention: two norms, rotation, gate, two residuals."""
-    import torch
-    from torch.nn.functional import silu
+    """Times of what a layer does beside products and attention: two norms, rotation, gate, two residuals."""
+    torch = torch_module()
+    silu = torch_module("nn.functional").silu
 
     from rlprof.planning.calibration.transformer import norm, rotated
 
@@ -81,7 +82,7 @@ def nongemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> 
 
 def optimizer_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> list[float]:
     """Times of one mixed-precision Adam step; making the gradients anew each time is not counted."""
-    import torch
+    torch = torch_module()
 
     from rlprof.planning.calibration.transformer import Adam
 

@@ -1,7 +1,7 @@
 """One process of a collective: `python -m rlprof.planning.calibration.link_worker RANK FOLDER`.
 
-The first one prints a JSON line for each measurement. It ends when its standard input closes, so that none outlives
-the process that started it.
+The first one prints a JSON line for each measurement. Each ends when its standard input closes, so that none
+outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.planning.calibration.device import Clock
+from rlprof.planning.calibration.torch_module import torch_module
 
 #: A collective that takes longer than this has lost a partner.
 LIMIT_S = 45
@@ -26,8 +27,8 @@ def main(rank: int, folder: Path) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     task = json.loads((folder / "task.json").read_text())
     try:
-        import torch
-        import torch.distributed as dist
+        torch = torch_module()
+        dist = torch_module("distributed")
 
         cuda, numbers = task["kind"] == "cuda", task["numbers"]
         device = f"cuda:{numbers[rank]}" if cuda else "cpu"
@@ -67,8 +68,8 @@ def _measure(
     kind: str, key: dict[str, Any], rank: int, group: Any, clock: Clock, task: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Times of one collective as its slowest process sees it; None in processes that take no part."""
-    import torch
-    import torch.distributed as dist
+    torch = torch_module()
+    dist = torch_module("distributed")
 
     ranks = key["ranks"]
     if rank < ranks:
@@ -96,8 +97,8 @@ def _measure(
 
 def _call(kind: str, size: int, ranks: int, rank: int, group: Any, device: str) -> Any:
     """One collective over `size` bytes: M of specification B, section 4, in 4-byte numbers."""
-    import torch
-    import torch.distributed as dist
+    torch = torch_module()
+    dist = torch_module("distributed")
 
     count = size // 4
     whole = torch.zeros(count, device=device)

@@ -1,7 +1,7 @@
 """Measuring collectives and transfers: processes of our own, one for each device, that always end.
 
-Each is `rlprof.planning.calibration.link_worker`. They meet through a file in a temporary folder, so that no port is
-needed. They end with this process (their standard input closes), at its limit, or when one of them fails.
+Each is `rlprof.planning.calibration.link_worker`. They meet through a file in a temporary folder, so no port
+is needed. They end with this process (their standard input closes), at its limit, or when one of them fails.
 """
 
 from __future__ import annotations

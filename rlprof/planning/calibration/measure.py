@@ -1,7 +1,7 @@
 """Measure a machine: every point of the sweeps, round by round, into a file that is continued if it is there.
 
-`python -m rlprof.planning.calibration.measure --raw raw.jsonl` needs PyTorch and nothing else, for machines where only
-measuring is done.
+`python -m rlprof.planning.calibration.measure --raw raw.jsonl` needs PyTorch and nothing else: some machines
+only measure.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measure(
 ) -> Outcome:
     """Measure what the file does not hold yet.
 
-    All points are visited once, then again, as often as the preset says: what drifts in time does not look like a
+    All points are visited once, then again, as often as the preset says: a drift in time does not look like a
     difference between sizes. Ctrl-C ends it, and the file can be continued.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Measuring whole operators of a real model: inference, generation with a KV cache, training; and parts of them."""
+"""Measuring operators of a real model: inference, generation with a KV cache, training; and parts of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rlprof.planning.calibration import transformer
 from rlprof.planning.calibration.device import Clock, PeakMemory, captured
 from rlprof.planning.calibration.raw import Measurement, Point
 from rlprof.planning.calibration.sweeps import Effort
+from rlprof.planning.calibration.torch_module import torch_module
 from rlprof.planning.shapes import ModelShape
 
 
@@ -78,7 +79,7 @@ class Bench:
         return self._model
 
     def _tokens(self, sequences: int, length: int) -> Any:
-        import torch
+        torch = torch_module()
 
         generator = torch.Generator(device=self.clock.device).manual_seed(length)
         high = self.model.shape.vocabulary
@@ -114,7 +115,7 @@ class Bench:
 
     def _generation(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
         """Prefill of the prompts, then one decode step for each further token."""
-        import torch
+        torch = torch_module()
 
         b, prompt, response = key["sequences"], key["prompt_tokens"], key["response_tokens"]
         tokens, cache = self._tokens(b, prompt), transformer.kv_cache(self.model, b, prompt + response)
@@ -138,7 +139,7 @@ class Bench:
 
     def _decode_step(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
         """One decode step that attends to `prompt_tokens` before it."""
-        import torch
+        torch = torch_module()
 
         b, length = key["sequences"], key["prompt_tokens"]
         cache, current = transformer.kv_cache(self.model, b, length + 1), self._tokens(b, 1)
@@ -156,8 +157,8 @@ class Bench:
     def _decode_calls(self, start: int, steps: int, current: Any, cache: Any) -> list[tuple[Any, int]]:
         """Calls that together do `steps` decode steps, and how often each is to be called.
 
-        On a GPU each is a CUDA graph, as inference engines launch them; of `decode_stride` steps the middle one
-        stands for all.
+        On a GPU each is a CUDA graph, as inference engines launch them; of `decode_stride` steps the middle
+        one stands for all.
         """
 
         def step_at(position: int) -> Any:
@@ -168,7 +169,7 @@ class Bench:
 
         if not self.clock.cuda:
             return [(step_at(start + n), 1) for n in range(steps)]
-        import torch
+        torch = torch_module()
 
         pool, calls = torch.cuda.graph_pool_handle(), []
         for first in range(0, steps, self.effort.decode_stride):

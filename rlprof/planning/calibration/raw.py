@@ -1,7 +1,8 @@
 """The file of raw measurements: JSON lines, written as they come, continued after an interruption.
 
-The first line says what was measured on (`Machine`); each further one is a `Measurement`. A line that was cut off by
-the death of the process is dropped when the file is continued; anything else that is broken is an error.
+The first line says what was measured on (`Machine`); each further one is a `Measurement`. A line that was
+cut off by the death of the process is dropped when the file is continued; anything else that is broken is an
+error.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class Raw:
 
     @property
     def visited(self) -> set[tuple[str, int]]:
-        """Identity and round of all points that need no visit: measured, or failed for a reason that stays."""
+        """Identity and round of all visits that were made."""
         return {(m.point.identity, m.round) for m in self.measurements}
 
 

@@ -63,12 +63,15 @@ def _cut(name: str, layers: int) -> ModelShape:
 
 
 #: Small ones for processors: every ratio of a real model, none of its size.
-_SMALL = (
+_SMALL: tuple[ModelShape, ...] = (
     ModelShape("cpu-2m", 4, 192, 512, 6, 2, 1000),
     ModelShape("cpu-9m", 6, 320, 896, 10, 10, 2000),
     ModelShape("cpu-23m", 6, 512, 1408, 8, 4, 4000),
 )
-_TINY = (ModelShape("cpu-tiny", 2, 64, 128, 4, 2, 100), ModelShape("cpu-tiny-wide", 2, 128, 256, 4, 4, 100))
+_TINY: tuple[ModelShape, ...] = (
+    ModelShape("cpu-tiny", 2, 64, 128, 4, 2, 100),
+    ModelShape("cpu-tiny-wide", 2, 128, 256, 4, 4, 100),
+)
 
 
 def _shape(shape: ModelShape) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def forward_points(device: str, preset: Preset) -> list[Point]:
     Their sizes are none of those that predictions are compared with.
     """
     if device == "cuda":
-        shapes = (_cut("llama2-7b", 8), _cut("llama2-13b", 8), _cut("llama2-3b", 8))
+        shapes: tuple[ModelShape, ...] = tuple(_cut(n, 8) for n in ("llama2-3b", "llama2-7b", "llama2-13b"))
         sizes = [(1, 384), (4, 384), (16, 384), (24, 768), (8, 1536)]
         decodes = [(1, 512), (8, 512), (32, 512), (64, 768), (128, 320)]
     else:

@@ -1,8 +1,8 @@
-"""A plain decoder-only transformer to measure: RMS norms, rotary attention with grouped queries, gated FFN, KV cache.
+"""A plain decoder-only transformer: RMS norms, rotary grouped-query attention, gated FFN, KV cache.
 
-Weights are random; what is measured depends on sizes alone. Written as functions over tensors, so that PyTorch is
-imported only where something runs. Shapes: B sequences, T tokens, D hidden, H query heads, K KV heads, E head size,
-F FFN, V vocabulary.
+Weights are random; what is measured depends on sizes alone. Written as functions over tensors, so that
+PyTorch is imported only where something runs. Shapes: B sequences, T tokens, D hidden, H query heads, K KV
+heads, E head size, F FFN, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlprof.errors import UsageError
+from rlprof.planning.calibration.torch_module import Tensor, torch_module
 from rlprof.planning.shapes import Head, ModelShape
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-#: Rows of logits that are turned into losses or log-probabilities at once, so that no copy of all of them is made.
+#: Rows of logits that become losses or log-probabilities at once: there is never a second copy of all.
 LOGIT_ROWS = 2048
 
 
@@ -114,7 +112,7 @@ def build(
     UsageError
         If the shape has experts or no gate, which this model has not.
     """
-    import torch
+    torch = torch_module()
 
     if shape.experts > 1 or not shape.gated or shape.head_dim % 2:
         raise UsageError(
@@ -167,53 +165,52 @@ def kv_cache(model: Decoder, sequences: int, positions: int) -> KVCache:
     return KVCache(*both)
 
 
-def norm(x_BTD: Tensor, scale_D: Tensor) -> Tensor:  # noqa: N803
+def norm(x_BTD: Tensor, scale_D: Tensor) -> Tensor:
     """RMS norm."""
-    from torch.nn.functional import rms_norm
+    rms_norm = torch_module("nn.functional").rms_norm
 
-    return rms_norm(x_BTD, scale_D.shape, scale_D, 1e-5)  # type: ignore[no-any-return]
+    return rms_norm(x_BTD, scale_D.shape, scale_D, 1e-5)
 
 
-def rotated(x_BTHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: N803
+def rotated(x_BTHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the two halves of every head by the angle of its position."""
-    import torch
+    torch = torch_module()
 
     a, b = x_BTHE.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:  # noqa: N803
+def attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
     """Causal attention of whole sequences, or of one new token over all that came before."""
-    from torch.nn.functional import scaled_dot_product_attention
+    scaled_dot_product_attention = torch_module("nn.functional").scaled_dot_product_attention
 
     if q_BHTE.shape[2] > 1:
         grouped = q_BHTE.shape[1] != k_BKTE.shape[1]
-        return scaled_dot_product_attention(  # type: ignore[no-any-return]
-            q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped
-        )
+        return scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=grouped)
     # the queries of a group look at the same keys: they are rows of one product
     b, h, _, e = q_BHTE.shape
     rows = q_BHTE.reshape(b, k_BKTE.shape[1], -1, e)
-    return scaled_dot_product_attention(rows, k_BKTE, v_BKTE).reshape(b, h, 1, e)  # type: ignore[no-any-return]
+    return scaled_dot_product_attention(rows, k_BKTE, v_BKTE).reshape(b, h, 1, e)
 
 
-def feed_forward(layer: Layer, x_BTD: Tensor) -> Tensor:  # noqa: N803
+def feed_forward(layer: Layer, x_BTD: Tensor) -> Tensor:
     """Gated FFN."""
-    from torch.nn.functional import linear, silu
+    linear = torch_module("nn.functional").linear
+    silu = torch_module("nn.functional").silu
 
     gate, up = linear(x_BTD, layer.up).chunk(2, dim=-1)
-    return linear(silu(gate) * up, layer.down)  # type: ignore[no-any-return]
+    return linear(silu(gate) * up, layer.down)
 
 
 def layer_forward(
     model: Decoder,
     number: int,
-    x_BTD: Tensor,  # noqa: N803
+    x_BTD: Tensor,
     start: int = 0,
     cache: KVCache | None = None,
 ) -> Tensor:
     """One layer over tokens at positions `start` on; fills the cache if there is one."""
-    from torch.nn.functional import linear
+    linear = torch_module("nn.functional").linear
 
     shape, layer = model.shape, model.layers[number]
     b, t, _ = x_BTD.shape
@@ -229,13 +226,13 @@ def layer_forward(
         if t == 1:
             k, v = keys[:, :, : start + 1], values[:, :, : start + 1]
     seen = attend(q, k, v).transpose(1, 2).reshape(b, t, -1)
-    x_BTD = x_BTD + linear(seen, layer.out)  # noqa: N806
+    x_BTD = x_BTD + linear(seen, layer.out)
     return x_BTD + feed_forward(layer, norm(x_BTD, layer.ffn_norm))
 
 
-def forward(model: Decoder, tokens_BT: Tensor, start: int = 0, cache: KVCache | None = None) -> Tensor:  # noqa: N803
+def forward(model: Decoder, tokens_BT: Tensor, start: int = 0, cache: KVCache | None = None) -> Tensor:
     """All layers and the last norm; returns (B, T, D)."""
-    from torch.nn.functional import embedding
+    embedding = torch_module("nn.functional").embedding
 
     x = embedding(tokens_BT, model.embedding)
     for number in range(len(model.layers)):
@@ -243,13 +240,13 @@ def forward(model: Decoder, tokens_BT: Tensor, start: int = 0, cache: KVCache | 
     return norm(x, model.norm)
 
 
-def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:  # noqa: N803
-    """Inference: of every token but the first, given those before; of a scalar head the values. Returns (B, T - 1).
+def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:
+    """Inference: of every token but the first, given those before; of a scalar head the values: (B, T - 1).
 
     All logits are made at once, as inference engines do; the normalisation goes by rows.
     """
-    import torch
-    from torch.nn.functional import linear
+    torch = torch_module()
+    linear = torch_module("nn.functional").linear
 
     with torch.no_grad():
         logits = linear(forward(model, tokens_BT), model.head).flatten(0, 1)
@@ -263,32 +260,34 @@ def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:  # noqa: N80
         return torch.cat(parts).view(tokens_BT.shape)[:, :-1]
 
 
-def prefill(model: Decoder, tokens_BT: Tensor, cache: KVCache) -> Tensor:  # noqa: N803
+def prefill(model: Decoder, tokens_BT: Tensor, cache: KVCache) -> Tensor:
     """Fill the cache with prompts and return the most likely next tokens, (B, 1)."""
     return next_token(model, forward(model, tokens_BT, 0, cache)[:, -1:])
 
 
-def decode(model: Decoder, tokens_B1: Tensor, position: int, cache: KVCache) -> Tensor:  # noqa: N803
+def decode(model: Decoder, tokens_B1: Tensor, position: int, cache: KVCache) -> Tensor:
     """One decode step: a token of each sequence at `position` in, the most likely next ones out, (B, 1)."""
     return next_token(model, forward(model, tokens_B1, position, cache))
 
 
-def next_token(model: Decoder, x_B1D: Tensor) -> Tensor:  # noqa: N803
+def next_token(model: Decoder, x_B1D: Tensor) -> Tensor:
     """The most likely token of each last hidden state."""
-    from torch.nn.functional import linear
+    linear = torch_module("nn.functional").linear
 
-    return linear(x_B1D, model.head).argmax(-1)  # type: ignore[no-any-return]
+    return linear(x_B1D, model.head).argmax(-1)
 
 
-def backward(model: Decoder, tokens_BT: Tensor) -> Tensor:  # noqa: N803
+def backward(model: Decoder, tokens_BT: Tensor) -> Tensor:
     """Forward and backward of the mean log-likelihood, with recomputation; returns the loss.
 
-    Activations are kept at every round(sqrt(layers))-th layer and recomputed between. Logits and their gradients exist
-    for `LOGIT_ROWS` tokens at a time.
+    Activations are kept at every round(sqrt(layers))-th layer and recomputed between. Logits and their
+    gradients exist for `LOGIT_ROWS` tokens at a time.
     """
-    import torch
-    from torch.nn.functional import cross_entropy, embedding, linear
-    from torch.utils.checkpoint import checkpoint
+    torch = torch_module()
+    cross_entropy = torch_module("nn.functional").cross_entropy
+    embedding = torch_module("nn.functional").embedding
+    linear = torch_module("nn.functional").linear
+    checkpoint = torch_module("utils.checkpoint").checkpoint
 
     count = len(model.layers)
     chunk = max(1, round(math.sqrt(count)))
@@ -330,7 +329,7 @@ class Adam:
     """
 
     def __init__(self, groups: list[tuple[Tensor, ...]]) -> None:
-        import torch
+        torch = torch_module()
 
         self.groups = groups
         self._masters = [[w.detach().to(torch.float32, copy=True) for w in group] for group in groups]
@@ -338,7 +337,7 @@ class Adam:
 
     def step(self) -> None:
         """Update all weights by their gradients, and forget those."""
-        import torch
+        torch = torch_module()
 
         with torch.no_grad():
             for weights, masters, optimizer in zip(self.groups, self._masters, self._steps, strict=True):

@@ -1,0 +1,262 @@
+"""From raw measurements to a hardware file: what was measured is called calibrated, and nothing else is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlprof.planning.calibration.errors import CalibrationError
+from rlprof.planning.calibration.estimate import (
+    Estimate,
+    Residual,
+    interval,
+    resampled,
+    typical_error_frac,
+)
+from rlprof.planning.calibration.fit_compute import Bandwidth, fit_compute, fit_copies
+from rlprof.planning.calibration.fit_links import fit_link
+from rlprof.planning.calibration.observation import Observation, observe
+from rlprof.planning.calibration.raw import Machine, Raw
+from rlprof.planning.calibration.sweeps import COLLECTIVES
+from rlprof.planning.cluster import LINK_KINDS, LINK_UNITS, TIERS, UNITS, Constant, Hardware, unit_of
+
+#: Share of memory that is left to the runtime where nobody says otherwise (specification B, section 5).
+RESERVED_FRAC = 0.10
+#: Wider intervals than this, relative to the value, are pointed out.
+WIDE_FRAC = 0.25
+#: What fits are made of; the parts of validation are kept out.
+FITTED_KINDS = ("copy", "gemm", "forward", "decode_step")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A hardware file and what is behind it.
+
+    Parameters
+    ----------
+    hardware : Hardware
+        Every constant with its status.
+    estimates : dict of str to Estimate
+        By constant: those that were measured.
+    residuals : tuple of Residual
+        Measured beside fitted.
+    notes : tuple of str
+        What could not be measured, and what is uncertain.
+    """
+
+    hardware: Hardware
+    estimates: Mapping[str, Estimate]
+    residuals: tuple[Residual, ...]
+    notes: tuple[str, ...]
+
+
+def calibrate(
+    raw: Raw,
+    *,
+    name: str,
+    base: Hardware | None = None,
+    gpus_per_node: int | None = None,
+    bandwidth: Bandwidth = "copies",
+    draws: int = 60,
+    seed: int = 0,
+) -> Calibration:
+    """Fit every constant that the measurements determine.
+
+    Parameters
+    ----------
+    raw : Raw
+        Measurements.
+    name : str
+        Of the hardware.
+    base : Hardware, optional
+        Where constants come from that were not measured. Those that were calibrated on another GPU become
+        nominal.
+    gpus_per_node : int, optional
+        Most GPUs of a node; by default the base's, or as many as were measured.
+    bandwidth : {"copies", "everything"}
+        Where BW_mem comes from; see `rlprof.planning.calibration.fit_compute`.
+    draws, seed : int
+        Fits behind the intervals, and the seed of their draws.
+
+    Raises
+    ------
+    CalibrationError
+        If a constant that every hardware file needs was neither measured nor is in the base; says why.
+    """
+    made = _Making(raw.machine)
+    made.compute(observe(raw, *FITTED_KINDS), bandwidth, draws, seed)
+    made.nongemm(observe(raw, "nongemm"), draws, seed)
+    for kind, kinds in (("collective", COLLECTIVES), ("p2p", ("p2p",))):
+        made.links(kind, observe(raw, *kinds), draws, seed)
+    made.given(
+        "memory_bytes", float(raw.machine.memory_bytes), "as the driver or operating system reports it"
+    )
+    if base is None or "reserved_frac" not in base.constants:
+        made.given("reserved_frac", RESERVED_FRAC, "RPEG, section 5: share of memory left to the runtime")
+    return made.finish(name, base, gpus_per_node)
+
+
+def with_estimates(
+    base: Hardware, estimates: Mapping[str, Estimate], *, name: str, gpu: str, date: str, source: str
+) -> Hardware:
+    """Return hardware with some constants replaced by measured ones; the others as in `calibrate`."""
+    made = _Making(Machine("cuda", gpu, 1, 1, "", 1))
+    for constant, estimate in estimates.items():
+        made.measured(constant, estimate, source, date)
+    return made.finish(name, base, None).hardware
+
+
+class _Making:
+    """Constants, as they come."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.constants: dict[str, Constant] = {}
+        self.estimates: dict[str, Estimate] = {}
+        self.residuals: list[Residual] = []
+        self.reasons: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def measured(self, name: str, estimate: Estimate, source: str, date: str) -> None:
+        """A constant that was fitted."""
+        if not date or estimate.samples < 1:
+            raise CalibrationError(f"{name} has no date or no samples: it was not measured")
+        self.estimates[name] = estimate
+        self.constants[name] = Constant(
+            _rounded(estimate.value), unit_of(name) or "", "calibrated", source, estimate.samples, date[:10],
+            self.machine.name, float(f"{min(estimate.error_frac, 1e6):.3g}"),
+        )  # fmt: skip
+        if estimate.error_frac > WIDE_FRAC:
+            self.notes.append(
+                f"{name} is uncertain: {estimate.value:.3g} {unit_of(name)}, 95 % within"
+                f" {estimate.low:.3g} to {estimate.high:.3g}"
+            )
+
+    def given(self, name: str, value: float, source: str) -> None:
+        """A constant that is known without a measurement."""
+        self.constants[name] = Constant(value, unit_of(name) or "", source=source)
+
+    def compute(self, observed: Sequence[Observation], bandwidth: Bandwidth, draws: int, seed: int) -> None:
+        """F_peak, BW_mem and gammas; BW_mem alone where only copies were measured."""
+        date = max((o.date for o in observed), default="")
+        try:
+            fit = fit_compute(
+                observed, self.machine.scalar_bytes, bandwidth=bandwidth, draws=draws, seed=seed
+            )
+        except CalibrationError as error:
+            self.reasons |= dict.fromkeys(("peak_flops", "gamma_m", "gamma_k"), error.what)
+            copies = [o for o in observed if o.kind == "copy"]
+            if copies:
+                self.measured("memory_bandwidth", fit_copies(copies), "rlprof calibrate: copies", date)
+            else:
+                self.reasons["memory_bandwidth"] = "no copy was measured"
+            return
+        self.residuals += fit.residuals
+        of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in FITTED_KINDS}
+        typical = {kind: typical_error_frac(there) for kind, there in of.items() if there}
+        errors = ", ".join(f"{kind.replace('_', ' ')} {error:.1%}" for kind, error in typical.items())
+        where = {"copies": "large copies", "everything": "copies, products and decode steps together"}
+        sources = {
+            "peak_flops": f"transformer passes, eta divided out (typical residuals: {errors})",
+            "gamma_m": "products and transformer passes, through min(F_peak eta, I BW_mem)",
+            "gamma_k": "products and transformer passes, through min(F_peak eta, I BW_mem)",
+            "memory_bandwidth": where[bandwidth],
+        }
+        for name, source in sources.items():
+            self.measured(name, getattr(fit, name), f"rlprof calibrate: {source}", date)
+
+    def nongemm(self, observed: Sequence[Observation], draws: int, seed: int) -> None:
+        """c_ng: the time at the size that was measured first, which becomes B_cal and l_cal."""
+        if not observed:
+            names = ("nongemm_s", "nongemm_sequences", "nongemm_tokens")
+            self.reasons |= dict.fromkeys(names, "norms and activations were not measured")
+            return
+        o = observed[0]
+        spread = o.spread_frac * o.seconds
+        per_token = np.array([x.seconds / x.key["sequences"] / x.key["tokens"] for x in observed])
+        size = o.key["sequences"] * o.key["tokens"]
+        drawn = resampled(len(observed), lambda at: np.array([np.median(per_token[at]) * size]), draws, seed)[
+            :, 0
+        ]
+        low, high = o.seconds - spread, o.seconds + spread
+        source = f"rlprof calibrate: two norms, rotation, gate and residuals of a layer of {o.shape.name}"
+        self.measured("nongemm_s", Estimate(o.seconds, low, high, o.samples, 1), source, o.date)
+        across = interval(drawn, o.seconds)
+        if across[1] > 2 * o.seconds or across[0] < o.seconds / 2:
+            self.notes.append(
+                f"norms and activations do not grow in proportion to tokens: {across[0]:.3g} to"
+                f" {across[1]:.3g} s at B_cal by other sizes, {o.seconds:.3g} s measured there"
+            )
+        for name, value in (("nongemm_sequences", o.key["sequences"]), ("nongemm_tokens", o.key["tokens"])):
+            self.constants[name] = Constant(
+                float(value), unit_of(name) or "", "calibrated", "size at which nongemm_s was measured",
+                o.samples,
+                o.date[:10], self.machine.name, 0.0,
+            )  # fmt: skip
+
+    def links(self, kind: str, observed: Sequence[Observation], draws: int, seed: int) -> None:
+        """Alpha and bandwidth of each tier that was spanned."""
+        for tier in TIERS:
+            there = [o for o in observed if o.key["tier"] == tier]
+            names = [f"{kind}.{tier}.{what}" for what in LINK_UNITS]
+            if not there:
+                self.reasons |= dict.fromkeys(names, "no group of GPUs spanned this tier")
+                continue
+            try:
+                fit = fit_link(there, draws=draws, seed=seed)
+            except CalibrationError as error:
+                self.reasons |= dict.fromkeys(names, error.what)
+                continue
+            self.residuals += fit.residuals
+            date, ranks = max(o.date for o in there), sorted({int(o.key["ranks"]) for o in there})
+            source = (
+                f"rlprof calibrate: {self.machine.backend or 'collectives'} over"
+                f" {' and '.join(map(str, ranks))} devices (typical residual {typical_error_frac(fit.residuals):.1%})"
+            )
+            self.measured(names[0], fit.alpha_s, source, date)
+            self.measured(names[1], fit.bandwidth, source, date)
+
+    def finish(self, name: str, base: Hardware | None, gpus_per_node: int | None) -> Calibration:
+        """Add what the base has, and refuse what nobody has."""
+        taken = dict(self.constants)
+        for key, constant in (base.constants if base else {}).items():
+            if key not in taken:
+                taken[key] = _taken_over(constant, base, self.machine.name)
+                if reason := self.reasons.get(key):
+                    self.notes.append(
+                        f"{key} is {taken[key].status}, of {base.name if base else ''}: {reason}"
+                    )
+        missing = [key for key in UNITS if key not in taken]
+        if missing:
+            why = "; ".join(f"{key}: {self.reasons.get(key, 'not measured')}" for key in missing)
+            raise CalibrationError(
+                f"constants that every hardware file needs were not measured ({why})",
+                hint="measure all parts, or name a hardware file to take them from with --base",
+            )
+        for kind in LINK_KINDS:
+            for tier in TIERS:
+                if f"{kind}.{tier}.bandwidth" not in taken:
+                    self.notes.append(
+                        f"{kind}.{tier} is left out: {self.reasons.get(f'{kind}.{tier}.bandwidth', '')}"
+                    )
+        order = [*UNITS, *(f"{k}.{t}.{w}" for k in LINK_KINDS for t in TIERS for w in LINK_UNITS)]
+        most = gpus_per_node or max(base.gpus_per_node if base else 1, self.machine.count)
+        hardware = Hardware(name, self.machine.name, most, {key: taken[key] for key in order if key in taken})
+        return Calibration(hardware, self.estimates, tuple(self.residuals), tuple(self.notes))
+
+
+def _taken_over(constant: Constant, base: Hardware | None, gpu: str) -> Constant:
+    """A constant of another file: calibrated only if it was, on the same GPU."""
+    of = base.name if base else ""
+    if constant.status == "calibrated" and constant.gpu != gpu:
+        source = f"of {of}, calibrated on {constant.gpu}, not on {gpu}: {constant.source}"
+        return replace(constant, status="nominal", source=source, samples=0, date="", gpu="", error_frac=None)
+    return replace(constant, source=re.sub(r"^(?!of )", f"of {of}: ", constant.source))
+
+
+def _rounded(value: float) -> float:
+    """Six digits: more than any measurement has."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,132 @@
+"""A number that was fitted: its value, its interval, and how far the measurements lie from the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlprof.planning.calibration.errors import CalibrationError
+
+Vector = NDArray[np.float64]
+#: Relative residual beyond which a measurement counts less: about the noise of a time.
+ROBUST_FRAC = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One fitted number.
+
+    Parameters
+    ----------
+    value : float
+        Fitted to all measurements.
+    low, high : float
+        Bounds of its 95 % interval: the points are drawn anew, with replacement, and fitted again.
+    samples, points : int
+        Times, and sizes, that it rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    samples: int
+    points: int
+
+    @property
+    def error_frac(self) -> float:
+        """Half the width of the interval over the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One measurement beside what the fit says of it, in seconds."""
+
+    kind: str
+    label: str
+    measured_s: float
+    fitted_s: float
+
+    @property
+    def error_frac(self) -> float:
+        """Of the fit, relative to the measurement; above 0 where the fit is too slow."""
+        return self.fitted_s / self.measured_s - 1
+
+
+def typical_error_frac(residuals: Sequence[Residual]) -> float:
+    """Median of the absolute relative residuals."""
+    return median(abs(r.error_frac) for r in residuals)
+
+
+def robust_fit(residuals: Callable[[Vector], Vector], starts: Sequence[Vector], **options: Any) -> Vector:
+    """Least squares with a loss that grows linearly beyond `ROBUST_FRAC`, from the best of several starts.
+
+    Parameters
+    ----------
+    residuals : callable
+        Of the parameters: logarithms of fitted over measured times.
+    starts : sequence of array
+        Where to begin.
+    **options
+        As of `scipy.optimize.least_squares`.
+
+    Raises
+    ------
+    CalibrationError
+        If scipy is not installed, or no start leads anywhere.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise CalibrationError(
+            f"fits need scipy ({error})", hint="pip install 'rlprof[calibrate]'"
+        ) from error
+    best: Any = None
+    for start in starts:
+        found = least_squares(residuals, start, loss="soft_l1", f_scale=ROBUST_FRAC, **options)
+        if np.all(np.isfinite(found.x)) and (best is None or found.cost < best.cost):
+            best = found
+    if best is None:
+        raise CalibrationError(
+            "the fit does not converge", hint="measure more sizes: rlprof calibrate without --quick"
+        )
+    return np.asarray(best.x, dtype=np.float64)
+
+
+def resampled(
+    count: int, fit: Callable[[NDArray[np.intp]], Vector], draws: int, seed: int, groups: Sequence[str] = ()
+) -> NDArray[np.float64]:
+    """Fit to points drawn anew with replacement, within each group; returns (draws, parameters).
+
+    Parameters
+    ----------
+    count : int
+        Points.
+    fit : callable
+        Fits to the points of these positions.
+    draws : int
+        How often.
+    seed : int
+        Of the draws.
+    groups : sequence of str, optional
+        Group of each point: each keeps its number of points.
+    """
+    random = np.random.default_rng(seed)
+    names = np.asarray(groups if groups else [""] * count)
+    inside = [np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())]
+    made = [
+        fit(np.concatenate([random.choice(members, len(members)) for members in inside]))
+        for _ in range(draws)
+    ]
+    return np.asarray(made)
+
+
+def interval(values: Vector, center: float) -> tuple[float, float]:
+    """Bounds of 95 % of the values; `center` lies within."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return min(float(low), center), max(float(high), center)
