@@ -12,6 +12,7 @@ import typer
 
 from rlprof import __version__
 from rlprof.cli.analyze import analyze
+from rlprof.cli.calibrate import calibrate
 from rlprof.cli.capture import capture
 from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
@@ -34,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(analyze)
+app.command()(calibrate)
 app.command()(capture)
 app.command()(doctor)
 app.command()(export)

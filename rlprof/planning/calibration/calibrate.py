@@ -213,8 +213,8 @@ class _Making:
             self.residuals += fit.residuals
             date, ranks = max(o.date for o in there), sorted({int(o.key["ranks"]) for o in there})
             source = (
-                f"rlprof calibrate: {self.machine.backend or 'collectives'} over"
-                f" {' and '.join(map(str, ranks))} devices (typical residual {typical_error_frac(fit.residuals):.1%})"
+                f"rlprof calibrate: {self.machine.backend or 'collectives'} over {' and '.join(map(str, ranks))}"
+                f" devices, typical residual {typical_error_frac(fit.residuals):.1%}"
             )
             self.measured(names[0], fit.alpha_s, source, date)
             self.measured(names[1], fit.bandwidth, source, date)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import re
@@ -240,6 +241,7 @@ class PeakMemory:
 
     def __init__(self, device: str) -> None:
         self.device, self.cuda = device, device.startswith("cuda")
+        self._trim()
         self._before = self._held("VmRSS")
 
     def reset(self) -> None:
@@ -249,6 +251,7 @@ class PeakMemory:
 
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
+            self._trim()
             with contextlib.suppress(OSError):  # 5: the peak resident size starts again from here
                 Path("/proc/self/clear_refs").write_text("5")
 
@@ -256,6 +259,12 @@ class PeakMemory:
         """Return the peak beyond what was held when this was made; None where it cannot be told."""
         now = self._held("VmHWM")
         return None if now is None or self._before is None else max(now - self._before, 0)
+
+    def _trim(self) -> None:
+        """Have the C library give back what it keeps for later, which is resident but holds nothing."""
+        if not self.cuda:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
 
     def _held(self, field: str) -> int | None:
         if self.cuda:
