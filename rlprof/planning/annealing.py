@@ -187,9 +187,10 @@ class Annealer:
         return [self.cache[s] for s in states]
 
     def _consider(self, state: State) -> None:
-        """Keep a feasible state if it is among the best few."""
-        keep = self.record.options.elites
-        if len(self.elites) == keep and self.value(state) <= self.value(self.elites[-1]):
+        """Keep a feasible state if it is among the best few; of equally good ones (mirror images) one."""
+        keep, value = self.record.options.elites, self.value(state)
+        known = [self.value(s) for s in self.elites]
+        if value in known or (len(known) == keep and value <= known[-1]):
             return
         self.elites = sorted([*self.elites, state], key=lambda s: -self.value(s))[:keep]
 
