@@ -287,6 +287,7 @@ def _without_polars() -> bool:
 
 def test_device_work_of_a_failed_run_is_over_when_the_error_is_raised():
     x = torch.zeros(1 << 20, device="cuda")
+    torch.cuda.synchronize()  # the side stream does not wait for the one that fills it
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # loading a kernel for the first time waits for all work
         x.add_(0)
