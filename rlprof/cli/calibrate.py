@@ -178,6 +178,7 @@ def _fit(
         write_json(document)
     else:
         parts = [tables.constants_table(made), tables.residuals_table(made.residuals)]
+        parts += [tables.collectives_table(made)]
         parts += [tables.accuracy_table(tables.by_part(rows))] if rows else []
         write("\n\n".join(part for part in parts if part))
     for note in made.notes:

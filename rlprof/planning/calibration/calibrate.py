@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from rlprof.planning.calibration.estimate import (
     typical_error_frac,
 )
 from rlprof.planning.calibration.fit_compute import Bandwidth, fit_compute, fit_copies
-from rlprof.planning.calibration.fit_links import fit_link
+from rlprof.planning.calibration.fit_links import LinkFit, fit_link
 from rlprof.planning.calibration.observation import Observation, observe
 from rlprof.planning.calibration.raw import Machine, Raw
 from rlprof.planning.calibration.sweeps import COLLECTIVES
@@ -45,12 +46,16 @@ class Calibration:
         Measured beside fitted.
     notes : tuple of str
         What could not be measured, and what is uncertain.
+    by_collective : dict of str to LinkFit
+        Of each collective alone, as ``all_reduce.intra_node``: the hardware file has one pair for all of
+        them, and this tells how far they differ.
     """
 
     hardware: Hardware
     estimates: Mapping[str, Estimate]
     residuals: tuple[Residual, ...]
     notes: tuple[str, ...]
+    by_collective: Mapping[str, LinkFit] = field(default_factory=dict)
 
 
 def calibrate(
@@ -119,6 +124,7 @@ class _Making:
         self.residuals: list[Residual] = []
         self.reasons: dict[str, str] = {}
         self.notes: list[str] = []
+        self.by_collective: dict[str, LinkFit] = {}
 
     def measured(self, name: str, estimate: Estimate, source: str, date: str) -> None:
         """A constant that was fitted."""
@@ -211,11 +217,14 @@ class _Making:
                 self.reasons |= dict.fromkeys(names, error.what)
                 continue
             self.residuals += fit.residuals
+            if kind == "collective":
+                for one in dict.fromkeys(o.kind for o in there):
+                    alone = [o for o in there if o.kind == one]
+                    with contextlib.suppress(CalibrationError):
+                        self.by_collective[f"{one}.{tier}"] = fit_link(alone, draws=draws, seed=seed)
             date, ranks = max(o.date for o in there), sorted({int(o.key["ranks"]) for o in there})
-            source = (
-                f"rlprof calibrate: {self.machine.backend or 'collectives'} over {' and '.join(map(str, ranks))}"
-                f" devices, typical residual {typical_error_frac(fit.residuals):.1%}"
-            )
+            over = f"{self.machine.backend or 'collectives'} over {' and '.join(map(str, ranks))} devices"
+            source = f"rlprof calibrate: {over}, typical residual {typical_error_frac(fit.residuals):.1%}"
             self.measured(names[0], fit.alpha_s, source, date)
             self.measured(names[1], fit.bandwidth, source, date)
 
@@ -245,7 +254,9 @@ class _Making:
         order = [*UNITS, *(f"{k}.{t}.{w}" for k in LINK_KINDS for t in TIERS for w in LINK_UNITS)]
         most = gpus_per_node or max(base.gpus_per_node if base else 1, self.machine.count)
         hardware = Hardware(name, self.machine.name, most, {key: taken[key] for key in order if key in taken})
-        return Calibration(hardware, self.estimates, tuple(self.residuals), tuple(self.notes))
+        return Calibration(
+            hardware, self.estimates, tuple(self.residuals), tuple(self.notes), self.by_collective
+        )
 
 
 def _taken_over(constant: Constant, base: Hardware | None, gpu: str) -> Constant:

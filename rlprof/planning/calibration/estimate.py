@@ -63,8 +63,17 @@ def typical_error_frac(residuals: Sequence[Residual]) -> float:
     return median(abs(r.error_frac) for r in residuals)
 
 
-def robust_fit(residuals: Callable[[Vector], Vector], starts: Sequence[Vector], **options: Any) -> Vector:
-    """Least squares with a loss that grows linearly beyond `ROBUST_FRAC`, from the best of several starts.
+def robust_fit(
+    residuals: Callable[[Vector], Vector],
+    starts: Sequence[Vector],
+    *,
+    weight: Vector | float = 1.0,
+    **options: Any,
+) -> Vector:
+    """Least squares in which what lies far off counts little, from the best of several starts.
+
+    First with a loss that grows linearly beyond `ROBUST_FRAC`, then, from there, with one that grows like a
+    logarithm: times that a disturbance made several times too long, all on one side, no longer pull.
 
     Parameters
     ----------
@@ -72,6 +81,8 @@ def robust_fit(residuals: Callable[[Vector], Vector], starts: Sequence[Vector], 
         Of the parameters: logarithms of fitted over measured times.
     starts : sequence of array
         Where to begin.
+    weight : array or float
+        Of each residual. It does not change what counts as far off.
     **options
         As of `scipy.optimize.least_squares`.
 
@@ -86,16 +97,28 @@ def robust_fit(residuals: Callable[[Vector], Vector], starts: Sequence[Vector], 
         raise CalibrationError(
             f"fits need scipy ({error})", hint="pip install 'rlprof[calibrate]'"
         ) from error
+
+    def soft_l1(z: Vector) -> Vector:
+        return np.asarray(2 * (np.sqrt(1 + z) - 1))
+
+    def losses(loss: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
+        def rooted(parameters: Vector) -> Vector:  # its squares are the losses
+            r = residuals(parameters)
+            return np.asarray(weight * np.sign(r) * np.sqrt(loss((r / ROBUST_FRAC) ** 2)))
+
+        return rooted
+
     best: Any = None
     for start in starts:
-        found = least_squares(residuals, start, loss="soft_l1", f_scale=ROBUST_FRAC, **options)
+        found = least_squares(losses(soft_l1), start, **options)
         if np.all(np.isfinite(found.x)) and (best is None or found.cost < best.cost):
             best = found
     if best is None:
         raise CalibrationError(
             "the fit does not converge", hint="measure more sizes: rlprof calibrate without --quick"
         )
-    return np.asarray(best.x, dtype=np.float64)
+    found = least_squares(losses(np.log1p), best.x, **options)
+    return np.asarray(found.x if np.all(np.isfinite(found.x)) else best.x, dtype=np.float64)
 
 
 def resampled(

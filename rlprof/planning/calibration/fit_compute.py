@@ -173,14 +173,14 @@ def fit_compute(
         return filled
 
     def fit(at: NDArray[np.intp], begin: Sequence[Vector]) -> Vector:
-        count = np.bincount(at, minlength=len(table.measured_s))
-        weight = table.weight * np.sqrt(count)
+        weight = table.weight * np.sqrt(np.bincount(at, minlength=len(table.measured_s)))
 
         def residuals(p: Vector) -> Vector:
-            times = table.times(whole(p, begin[0]))
-            return np.asarray(weight * np.log(times / table.measured_s))
+            return np.asarray(np.log(table.times(whole(p, begin[0])) / table.measured_s))
 
-        found = robust_fit(residuals, [s[free] for s in begin], bounds=bounds, x_scale=_scale(free))
+        found = robust_fit(
+            residuals, [s[free] for s in begin], weight=weight, bounds=bounds, x_scale=_scale(free)
+        )
         return whole(found, begin[0])
 
     everything = np.arange(len(rest))

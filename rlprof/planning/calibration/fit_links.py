@@ -73,9 +73,9 @@ def fit_link(observed: Sequence[Observation], *, draws: int = 100, seed: int = 0
     """
     sizes = {int(o.key["bytes"]) for o in observed}
     if len(sizes) < 3 or max(sizes) < 16 * min(sizes):
+        kinds = ", ".join(sorted({o.kind for o in observed})) or "collectives"
         raise CalibrationError(
-            f"{len(sizes)} sizes of {', '.join(sorted({o.kind for o in observed})) or 'collectives'} do not tell"
-            " latency from bandwidth",
+            f"{len(sizes)} sizes of {kinds} do not tell latency from bandwidth",
             hint="measure at least three sizes, the largest 16 times the smallest",
         )
     a, b = np.array([coefficients(o) for o in observed]).T

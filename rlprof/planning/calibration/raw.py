@@ -271,7 +271,8 @@ class RawWriter:
         OutputError
             If it cannot be written.
         """
-        table = {k: v for k, v in asdict(measurement).items() if v not in ({}, None, "", ())}
+        needed = ("kind", "key", "round")
+        table = {k: v for k, v in asdict(measurement).items() if k in needed or v not in ({}, None, "", ())}
         try:
             self._write(table)
         except OSError as error:

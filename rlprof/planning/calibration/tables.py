@@ -50,6 +50,25 @@ def residuals_table(residuals: Sequence[Residual]) -> str:
     return table(("measured", "sizes", "typical residual", "lowest", "highest"), rows, right=(1, 2, 3, 4))
 
 
+def collectives_table(calibration: Calibration) -> str:
+    """Latency and bandwidth of each collective alone."""
+    rows = [
+        (
+            name,
+            f"{1e6 * fit.alpha_s.value:.3g} us",
+            f"{1e6 * fit.alpha_s.low:.3g} to {1e6 * fit.alpha_s.high:.3g}",
+            f"{fit.bandwidth.value / 1e9:.4g} GB/s",
+            f"{fit.bandwidth.low / 1e9:.4g} to {fit.bandwidth.high / 1e9:.4g}",
+            f"{typical_error_frac(fit.residuals):.1%}",
+        )
+        for name, fit in calibration.by_collective.items()
+    ]
+    if not rows:
+        return ""
+    heads = ("alone", "alpha", "95 % interval", "1 / beta", "95 % interval", "typical residual")
+    return table(heads, rows, right=(1, 3, 5))
+
+
 def found_table(found: Mapping[str, Estimate | Unavailable]) -> str:
     """What a capture says of each constant."""
     rows = []
@@ -115,6 +134,10 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
         "hardware": hardware_to_document(calibration.hardware),
         "estimates": {name: asdict(e) | {"unit": unit_of(name)} for name, e in calibration.estimates.items()},
         "residuals": [asdict(r) for r in calibration.residuals],
+        "by_collective": {
+            name: {"alpha_s": asdict(fit.alpha_s), "bandwidth": asdict(fit.bandwidth)}
+            for name, fit in calibration.by_collective.items()
+        },
         "notes": list(calibration.notes),
     }
 
