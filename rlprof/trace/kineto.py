@@ -22,16 +22,14 @@ events are annotations.
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rlprof.errors import NotATraceError
+from rlprof.garbage import collection_paused
 from rlprof.progress import Progress, silent
 from rlprof.trace.chrome_events import (
     EPOCH_NS,
@@ -89,22 +87,10 @@ def read_kineto(path: Path, *, progress: Progress = silent) -> Trace:
     """
     stream = EventStream(path, progress)
     events = Collector()
-    with _without_cycle_search():
+    with collection_paused():  # -20 % time
         for piece in stream:
             events.take(piece)
     return _build(path, stream, events)
-
-
-@contextmanager
-def _without_cycle_search() -> Iterator[None]:
-    """Hold the cyclic garbage collector off: parsing makes many containers and no cycle (-20 % time)."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _build(path: Path, stream: EventStream, events: Collector) -> Trace:
