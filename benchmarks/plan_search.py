@@ -1,9 +1,8 @@
-"""How many plans the search evaluates per second on one core, and what one evaluation costs without compiled code.
+"""How many plans the search evaluates per second on one core, and what a plain evaluation costs.
 
-The workloads of the RPEG paper's stability study (appendix B) at 64 and 1,024 GPUs, PPO with staleness 0 and 1,
-eight steps, three response-length phases, constants of the shipped `gh200`. Evaluations are uncached ones of a
-whole search without polishing, in one process: moves, cache and bookkeeping are in the time. Median and range
-over rounds.
+The workloads of the RPEG paper's stability study (appendix B) at 64 and 1,024 GPUs: PPO with staleness 0 and
+1, eight steps, three response-length phases, constants of the shipped `gh200`. Evaluations are uncached ones
+of a whole search without polishing, in one process: moves, cache and bookkeeping are in the time.
 
     python -m benchmarks.plan_search
     python -m benchmarks.plan_search --profile 64
@@ -91,9 +90,8 @@ def main() -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(15)
         return
     rows = [measure(gpus) for gpus in WORKLOADS]
-    print(
-        "| GPUs | evaluations/s on one core, median (range) | target | a plain evaluation |\n|---|---|---|---|"
-    )
+    print("| GPUs | evaluations/s, one core, median (range) | target | plain evaluation |")
+    print("|---|---|---|---|")
     for row in rows:
         median, low, high = row["per_second"]
         spread, plain = f"{median:,.0f} ({low:,.0f} to {high:,.0f})", f"{row['plain_evaluation_ms']:.1f} ms"
