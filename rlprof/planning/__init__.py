@@ -8,5 +8,6 @@ unrolled over several steps, lowered to operators, transfers and reshards, coste
 
 Modules, each one noun: `pipeline`, `algorithms`, `pipeline_file`; `shapes`; `workload`; `cluster`,
 `hardware_file`; `plan`, `plan_file`; `unroll`, `lower`, `fusion`; `cost_time`, `cost_memory`, `explain`;
-`timeline`; `evaluate` (all of it for one plan); `candidates`, `baselines`, `annealing`, `search`.
+`timeline`; `evaluate` (all of it for one plan); `candidates`, `baselines`, `space`, `moves`, `annealing`,
+`search`; `compiled` and `kernel` (the same evaluation, compiled); `gains`, `report`, `layout` (for people).
 """

@@ -11,6 +11,7 @@ import numpy as np
 from rlprof.planning.cluster import LINK_KINDS, TIERS
 from rlprof.planning.cost_memory import operator_memory
 from rlprof.planning.cost_time import operator_time
+from rlprof.planning.errors import PlanningError
 from rlprof.planning.plan import Parallelism
 from rlprof.planning.space import Judge, PlainJudge, Space, State, Verdict
 from rlprof.planning.times import phase_shares
@@ -45,11 +46,24 @@ class CompiledJudge:
     ----------
     space : Space
         One that `can_compile`.
+
+    Raises
+    ------
+    PlanningError
+        If numba has no folder to keep what it compiles.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self._tables = tables(space)
+        try:
+            self._tables = tables(space)
+            from rlprof.planning.kernel.judge import judge_states
+        except RuntimeError as error:  # numba: no folder for what it compiles
+            raise PlanningError(
+                f"the evaluator cannot be compiled: {error}",
+                hint="set NUMBA_CACHE_DIR to a folder that can be written",
+            ) from error
+        self._judge_states = judge_states
 
     def judge(self, states: Sequence[State]) -> list[Verdict]:
         """Return a verdict on each state."""
@@ -61,10 +75,8 @@ class CompiledJudge:
         return times
 
     def _judge(self, states: Sequence[State]) -> Floats:
-        from rlprof.planning.kernel.judge import judge_states
-
         out = np.empty((len(states), 3 + len(self.space.directories)))
-        judge_states(self._tables, np.array(states, dtype=np.int64), out)
+        self._judge_states(self._tables, np.array(states, dtype=np.int64), out)
         return out
 
 
