@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,9 @@ from rlprof.workloads.embodied import checkpoint, metrics
 from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.drivers import Driver, make_driver
 from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 from rlprof.workloads.embodied.trainer import Trainer
-
-#: Phases of an iteration whose time is measured.
-PHASES = ("sync_weights", "generate_rollouts", "cal_adv_and_returns", "actor_training")
 
 
 @dataclass(frozen=True)
@@ -41,31 +37,6 @@ class RunSummary:
     out: Path
     iterations: int
     rows: tuple[dict[str, Any], ...]
-
-
-class Phases:
-    """Sums the time of the phases of an iteration, by hooks on their nodes."""
-
-    def __init__(self, wrapped: Wrapped) -> None:
-        self._started: dict[int, int] = {}
-        self.seconds: dict[str, float] = {}
-        for name in PHASES:
-            wrapped.program.add_hook(node=wrapped.nodes[name], before=self._before, after=self._after(name))
-
-    def _before(self, context: Any, _args: Any, _kwargs: Any) -> None:
-        self._started[id(context)] = time.perf_counter_ns()
-
-    def _after(self, name: str) -> Callable[[Any, Any, BaseException | None], None]:
-        def after(context: Any, _result: Any, _error: BaseException | None) -> None:
-            taken = (time.perf_counter_ns() - self._started.pop(id(context))) / 1e9
-            self.seconds[name] = self.seconds.get(name, 0.0) + taken
-
-        return after
-
-    def take(self) -> dict[str, float]:
-        """Return seconds by phase since the last time."""
-        taken, self.seconds = self.seconds, {}
-        return taken
 
 
 def run(
@@ -124,23 +95,23 @@ def run(
         stack.callback(trainer.env.simulator.close)
         done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
         metrics.cut(out / metrics.NAME, done)
-        wrapped = wrap_trainer(trainer)
-        stack.callback(wrapped.unwrap)
-        phases = Phases(wrapped)
+        driver = make_driver(trainer, config, done)
+        stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
         for index in range(done, iterations):
-            rows.append(_iteration(trainer, phases, config, index))
+            rows.append(_iteration(trainer, driver, config, index))
             metrics.append(out / metrics.NAME, rows[-1])
             if (index + 1) % checkpoint_every == 0 or index + 1 == iterations:
-                checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
+                with driver.paused():
+                    checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
             shown = f"iteration {index + 1}: success {rows[-1]['success_frac']:.0%}"
             progress(shown, (index + 1) / iterations)
     return RunSummary(out, max(done, iterations), tuple(rows))
 
 
-def _iteration(trainer: Trainer, phases: Phases, config: Config, index: int) -> dict[str, Any]:
+def _iteration(trainer: Trainer, driver: Driver, config: Config, index: int) -> dict[str, Any]:
     started, processor = time.perf_counter(), time.process_time()
-    result = trainer.iteration(GlobalStep(index))
+    result, phases_s, further = driver.iteration(GlobalStep(index))
     wall_s = time.perf_counter() - started
     return {
         "iteration": index,
@@ -148,7 +119,10 @@ def _iteration(trainer: Trainer, phases: Phases, config: Config, index: int) -> 
         "processor_s": time.process_time() - processor,
         "simulator_steps": config.simulator_steps,
         "simulator_steps_per_s": config.simulator_steps / wall_s,
-        "phases_s": phases.take(),
+        "phases_s": phases_s,
+        "schedule": config.schedule,
+        "placement": driver.placement,
+        **further,
         "updates": trainer.actor.updates,
         **metrics.of_trajectories(result["trajectories"]),
         **metrics.of_training(result["training"]),

@@ -1,0 +1,182 @@
+"""How a run drives its trainer under each schedule, and how long the phases of an iteration took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+from rlprof.workloads.embodied.asynchronous import AsynchronousTrainer
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
+from rlprof.workloads.embodied.schedule_run import ScheduledTrainer
+from rlprof.workloads.embodied.schedules import schedule_named
+from rlprof.workloads.embodied.trainer import Trainer
+
+#: Phases of an iteration whose time is measured, and the tasks that belong to them.
+PHASES = {
+    "sync_weights": ("sync_weights",),
+    "generate_rollouts": ("reset", "predict", "env", "values"),
+    "cal_adv_and_returns": ("adv",),
+    "actor_training": ("train",),
+}
+
+
+class Iteration(NamedTuple):
+    """What an iteration gave.
+
+    Parameters
+    ----------
+    result : dict
+        Trajectories and what training logs.
+    phases_s : dict of str to float
+        Seconds of each phase: from its first start to its last end.
+    further : dict
+        What only this schedule measures.
+    """
+
+    result: dict[str, Any]
+    phases_s: dict[str, float]
+    further: dict[str, Any]
+
+
+class Driver(Protocol):
+    """Drives a trainer."""
+
+    #: What really shares what, for people.
+    placement: str
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing runs in the block."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the trainer."""
+        ...
+
+
+class LoopDriver:
+    """The training loop itself, as nodes: colocated."""
+
+    def __init__(self, trainer: Trainer, placement: str) -> None:
+        self.trainer, self.placement = trainer, placement
+        self.wrapped: Wrapped = wrap_trainer(trainer)
+        self._started: dict[int, int] = {}
+        self._seconds: dict[str, float] = {}
+        for name in PHASES:
+            node = self.wrapped.nodes[name]
+            self.wrapped.program.add_hook(node=node, before=self._before, after=self._after(name))
+
+    def _before(self, context: Any, _args: Any, _kwargs: Any) -> None:
+        self._started[id(context)] = time.perf_counter_ns()
+
+    def _after(self, name: str) -> Callable[[Any, Any, BaseException | None], None]:
+        def after(context: Any, _result: Any, _error: BaseException | None) -> None:
+            taken = (time.perf_counter_ns() - self._started.pop(id(context))) / 1e9
+            self._seconds[name] = self._seconds.get(name, 0.0) + taken
+
+        return after
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration."""
+        result = self.trainer.iteration(step)
+        taken, self._seconds = self._seconds, {}
+        return Iteration(result, taken, {})
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing runs between iterations."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Put the trainer back."""
+        self.wrapped.unwrap()
+
+
+class GraphDriver:
+    """Iterations as task graphs: the other synchronous schedules."""
+
+    def __init__(self, trainer: Trainer, config: Config, placement: str) -> None:
+        self.placement = placement
+        self.scheduled = ScheduledTrainer(trainer, schedule_named(config.schedule), config.device)
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration."""
+        from rlprof.capture.annotate import annotate
+
+        with annotate("iteration"):
+            result = self.scheduled.iteration(step)
+        record = self.scheduled.record
+        assert record is not None
+        kind = {t.id: t.payload for t in self.scheduled.graph.tasks}
+        seconds, moves = {}, 0.0
+        for name, payloads in PHASES.items():
+            runs = [t for t in record.tasks if kind[t.task] in payloads]
+            seconds[name] = (max(t.end_ns for t in runs) - min(t.start_ns for t in runs)) / 1e9
+        every = {p for payloads in PHASES.values() for p in payloads}
+        moves = sum((t.end_ns - t.start_ns) / 1e9 for t in record.tasks if kind[t.task] not in every)
+        return Iteration(result, seconds, {"moves_s": moves})
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing runs between iterations."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Do nothing: threads end with each iteration."""
+
+
+class AsynchronousDriver:
+    """Rollouts that never stop."""
+
+    def __init__(self, trainer: Trainer, config: Config, first: int, placement: str) -> None:
+        self.placement = placement
+        schedule = schedule_named(config.schedule)
+        # an epoch may take as long as all its calls
+        limit_s = config.timeout_s * (2 * config.chunks + 2) * config.rollout_epochs
+        self.trainer = AsynchronousTrainer(
+            trainer, staleness=schedule.staleness, timeout_s=limit_s, first=first
+        )
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration."""
+        result = self.trainer.iteration(step)
+        phases_s, lag = result.pop("phases_s"), result.pop("staleness")
+        further = {"staleness_max": max(lag), "dropped_epochs": result.pop("dropped_epochs")}
+        return Iteration(result, phases_s, further)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Between two chunks."""
+        return self.trainer.paused()
+
+    def close(self) -> None:
+        """Stop the rollout."""
+        self.trainer.close()
+
+
+def make_driver(trainer: Trainer, config: Config, first: int = 0) -> Driver:
+    """Make what drives a trainer under the configuration's schedule.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        What is driven.
+    config : Config
+        Says the schedule.
+    first : int
+        Number of the first iteration.
+    """
+    kind = schedule_named(config.schedule).placement
+    placement = "colocated"
+    if kind != "colocated":
+        # simulator and policy are processes of one machine here
+        placement = f"{kind}, sharing {'one GPU' if config.device.startswith('cuda') else 'the processor'}"
+    if config.schedule == "colocated":
+        return LoopDriver(trainer, placement)
+    if config.schedule == "async":
+        return AsynchronousDriver(trainer, config, first, placement)
+    return GraphDriver(trainer, config, placement)

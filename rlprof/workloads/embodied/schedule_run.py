@@ -1,0 +1,197 @@
+"""Runs iterations under a schedule: the same workers, called in the order of its task graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlprof.taskgraph import RunRecord, Task, TaskFailedError, TaskGraph, run
+from rlprof.workloads.embodied.contracts import (
+    Array,
+    GlobalStep,
+    Observation,
+    PolicyOutput,
+    Samples,
+    StepResult,
+    Trajectory,
+)
+from rlprof.workloads.embodied.schedule_graph import Shape, iteration_graph
+from rlprof.workloads.embodied.schedules import StageSchedule
+from rlprof.workloads.embodied.trainer import Trainer
+
+
+def shape_of(trainer: Trainer) -> Shape:
+    """Sizes of an iteration of a trainer."""
+    return Shape(
+        epochs=trainer.epochs,
+        chunks=trainer.chunks,
+        update_epochs=trainer.update_epochs,
+        parts=trainer.parts,
+        minibatches=trainer.minibatches,
+        values=trainer.actor.algorithm.uses_value,
+    )
+
+
+class ScheduledTrainer:
+    """Iterations of a trainer under a synchronous schedule.
+
+    What is trained is the same as in `Trainer.iteration`: bit for bit if the policy is batch-invariant.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Its workers; nothing else may use them meanwhile.
+    schedule : StageSchedule
+        A synchronous one.
+    device : str
+        Where weights come back to after offloading.
+
+    Attributes
+    ----------
+    graph : TaskGraph
+        Of each iteration.
+    record : RunRecord or None
+        Of the last one.
+    """
+
+    def __init__(self, trainer: Trainer, schedule: StageSchedule, device: str = "cpu") -> None:
+        self.trainer, self.schedule, self.device = trainer, schedule, device
+        self.graph: TaskGraph = iteration_graph(schedule, shape_of(trainer))
+        self.record: RunRecord | None = None
+        self._stages = np.array_split(np.arange(trainer.env.spec.envs), schedule.stages)
+        self._step = GlobalStep(0)
+        # of the iteration that runs; tasks find each other's results in it, edges see to their order
+        self._results: dict[str, Any] = {}
+        self._calls = {
+            "sync_weights": self._sync,
+            "reset": self._reset,
+            "predict": self._predict,
+            "env": self._env,
+            "values": self._values,
+            "adv": self._adv,
+            "train": self._train,
+            "reload rollout": self._move(trainer.rollout.reload, device),
+            "offload rollout": self._move(trainer.rollout.offload, "cpu"),
+            "reload actor": self._move(trainer.actor.reload, device),
+            "offload actor": self._move(trainer.actor.offload, "cpu"),
+            "reload-weights actor": self._move(trainer.actor.reload, device),
+            "offload-weights actor": self._move(trainer.actor.offload, "cpu"),
+            "reload env": self._nothing,
+            "offload env": self._nothing,
+        }
+
+    def iteration(self, step: GlobalStep) -> dict[str, Any]:
+        """One iteration of training; its trajectories and what training logs.
+
+        Raises
+        ------
+        Exception
+            What a worker raised.
+        """
+        self._step, self._results = step, {}
+        try:
+            done = run(self.graph, self._calls)
+        except TaskFailedError as failed:
+            if failed.__cause__ is None:
+                raise
+            raise failed.__cause__ from None
+        self.record = done.record
+        shape = shape_of(self.trainer)
+        trajectories = [self._trajectory(e) for e in range(shape.epochs)]
+        logs = [self._results[t.id] for t in self.graph.tasks if t.payload == "train"]
+        self._results = {}
+        return {"trajectories": trajectories, "training": logs}
+
+    # tasks -------------------------------------------------------------------------------------------------
+
+    def _where(self, task: Task) -> dict[str, Any]:
+        return dict(task.provenance)
+
+    def _rows(self, stage: int) -> Samples:
+        return self._stages[stage] if len(self._stages) > 1 else None
+
+    def _sync(self, _task: Task, _inputs: Mapping[str, Any]) -> None:
+        self.trainer.rollout.sync_model_from_actor(self.trainer.actor)
+
+    def _move(self, method: Any, device: str) -> Any:
+        def call(_task: Task, _inputs: Mapping[str, Any]) -> None:
+            method(device)
+
+        return call
+
+    def _nothing(self, _task: Task, _inputs: Mapping[str, Any]) -> None:
+        """A simulator on the CPU has nothing to move."""
+
+    def _reset(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        where = self._where(task)
+        rows = self._rows(where["stage"])
+        self._results[task.id] = self.trainer.env.bootstrap_step(self._step, where["epoch"], rows)
+
+    def _seen(self, epoch: int, chunk: int, stage: int) -> Observation:
+        if chunk == 0:
+            first: Observation = self._results[f"reset/{epoch}.{stage}"]
+            return first
+        result: StepResult = self._results[f"env/{epoch}.{chunk - 1}.{stage}"]
+        return result.observation
+
+    def _predict(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        e, c, s = (self._where(task)[k] for k in ("epoch", "chunk", "stage"))
+        seen = self._seen(e, c, s)
+        self._results[task.id] = self.trainer.rollout.predict(seen, self._step, e, c, self._rows(s))
+
+    def _env(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        e, c, s = (self._where(task)[k] for k in ("epoch", "chunk", "stage"))
+        answer: PolicyOutput = self._results[f"predict/{e}.{c}.{s}"]
+        self._results[task.id] = self.trainer.env.env_interact_step(answer.actions, self._rows(s))
+
+    def _values(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        e, s = (self._where(task)[k] for k in ("epoch", "stage"))
+        chunks = self.trainer.chunks
+        seen = self._seen(e, chunks, s)
+        rollout = self.trainer.rollout
+        self._results[task.id] = rollout.predict_values(seen, self._step, e, chunks, self._rows(s))
+
+    def _adv(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        part, trainer = self._where(task)["part"], self.trainer
+        epochs = range(trainer.epochs) if trainer.parts == 1 else [part]
+        self._results[task.id] = trainer.actor.compute_adv([self._trajectory(e) for e in epochs])
+
+    def _train(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        u, p, m = (self._where(task)[k] for k in ("update_epoch", "part", "minibatch"))
+        batch, actor = self._results[f"adv/{p}"], self.trainer.actor
+        order: Array = actor.shuffle(batch, self._step, p, u)
+        self._results[task.id] = actor.training_step(batch, order, m)
+
+    # the whole batch again ---------------------------------------------------------------------------------
+
+    def _trajectory(self, epoch: int) -> Trajectory:
+        stages, chunks = range(self.schedule.stages), range(self.trainer.chunks)
+        results = [_join([self._results[f"env/{epoch}.{c}.{s}"] for s in stages]) for c in chunks]
+        values = self.trainer.actor.algorithm.uses_value
+        return Trajectory(
+            observations=[_join([self._seen(epoch, c, s) for s in stages]) for c in chunks],
+            outputs=[_join([self._results[f"predict/{epoch}.{c}.{s}"] for s in stages]) for c in chunks],
+            rewards=[r.rewards for r in results],
+            dones=[r.dones for r in results],
+            success=[r.success for r in results],
+            last_value=_join([self._results[f"values/{epoch}.{s}"] for s in stages]) if values else None,
+        )
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Parts of stages one after another, in the order of environments."""
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    if isinstance(first, tuple):
+        return type(first)(*(_join([p[k] for p in parts]) for k in range(len(first))))
+    return np.concatenate(parts)
+
+
+def measured(graph: TaskGraph, record: RunRecord) -> TaskGraph:
+    """Return a graph with the durations that a run of it had."""
+    seconds = {t.task: (t.end_ns - t.start_ns) / 1e9 for t in record.tasks}
+    return replace(graph, tasks=tuple(replace(t, duration_s=seconds[t.id]) for t in graph.tasks))
