@@ -427,6 +427,4 @@ if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas())
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a buffer for every core, and no product to compute
     keep_small()
-    # looking at a GPU's clock is waiting at work: the thread that reads the counters must not wait for it
-    sys.setswitchinterval(0.0005)
     sys.exit(main())

@@ -7,7 +7,7 @@ program that dies must not take the samples with it. One back end per module:
 ======  ==================================================  =======================  =====================
 name    what is read                                        period                   needs
 ======  ==================================================  =======================  =====================
-cupti   ``sm__cycles_active`` by CUPTI's PM sampling        20 us to 10 ms           `cupti-python`, driver
+cupti   ``sm__cycles_active`` by CUPTI's PM sampling        40 us to 10 ms           `cupti-python`, driver
 dcgm    field 1002 of a running DCGM host engine            100 ms to 10 s           ``dcgmi``
 nvml    ``SM_UTIL`` by NVML's GPM                           100 ms to 10 s           `nvidia-ml-py`, Hopper
 host    busy share of the cores available to the process    20 ms to 10 s            Linux

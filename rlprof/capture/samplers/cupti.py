@@ -23,8 +23,7 @@ from rlprof.capture.samplers.base import (
     check_period,
 )
 from rlprof.capture.samplers.clock_map import DeviceClockMap, Knot, Reading, knot
-from rlprof.capture.samplers.pm_counters import Counters
-from rlprof.capture.samplers.pm_image import Decoded
+from rlprof.capture.samplers.pm_counters import Counters, Decoded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,8 +57,8 @@ class CuptiSampler:
     devices : sequence of Device
         GPUs to sample.
     period_ns : int
-        20 us to 10 ms.
-    counters : function (device, period_ns, buffer_bytes, poll_ns) -> Counters
+        40 us to 10 ms.
+    counters : function (device, period_ns, buffer_bytes, slots) -> Counters
         Gives the counters of a GPU.
     clock : function (device) -> Clock or None
         Gives its clock; None where it cannot be had (times are then bounded by when records arrive).
@@ -144,9 +143,10 @@ class _Unit:
         self.extra_metrics = list(extra_metrics)
         self._period = period_ns
         self._poll = poll_ns
-        # room for a second of records
+        # room for a second of records; the image is emptied when half full, so a decode may bring two passes
         buffer = min(MAX_BUFFER, max(MIN_BUFFER, 1_000 * MS // period_ns * RECORD_BYTES))
-        self._counters = counters(device.device, period_ns, buffer, poll_ns)
+        slots = max(256, 4 * poll_ns // period_ns)
+        self._counters = counters(device.device, period_ns, buffer, slots)
         self._make_clock = clock
         self._clock: Clock | None = None
         self._pending: list[Decoded] = []
@@ -229,6 +229,7 @@ class _Unit:
             return 0
         begun = int(start[0]) if self._last_end is None else self._last_end
         before = np.concatenate(([begun], np.maximum.accumulate(end)[:-1].clip(min=begun)))
+        # see `pm_counters`: a record may come again, by some nanoseconds elsewhere
         new = start >= before - self._period // 2
         self.losses.repeated += int((~new).sum())
         start, end, values, before = start[new], end[new], values[new], before[new]
@@ -321,7 +322,7 @@ def sampler(devices: Sequence[int] | None, period_ns: int, extra_metrics: Sequen
     return CuptiSampler(
         [describe(driver, d) for d in chosen],
         period_ns,
-        lambda device, period, buffer, poll: PmCounters(device, metrics, period, buffer, poll),
+        lambda device, period, buffer, slots: PmCounters(device, metrics, period, buffer, slots),
         clock,
         extra_metrics,
     )

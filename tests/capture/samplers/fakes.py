@@ -6,7 +6,7 @@ import numpy as np
 
 from rlprof.capture.samplers.base import SamplerError
 from rlprof.capture.samplers.clock_map import Reading
-from rlprof.capture.samplers.pm_image import Decoded
+from rlprof.capture.samplers.pm_counters import Decoded
 
 START = 1_790_000_000_000_000_000
 
@@ -61,8 +61,8 @@ class FakeClock:
 class FakeCounters:
     """Records every `period_ns` of device time; the first starts at 0, and a value tells a record's time."""
 
-    def __init__(self, time: FakeTime, period_ns: int, buffer_bytes: int = 0, poll_ns: int = 0) -> None:
-        self.time, self.period, self.buffer, self.poll = time, period_ns, buffer_bytes, poll_ns
+    def __init__(self, time: FakeTime, period_ns: int, buffer_bytes: int = 0, slots: int = 1 << 30) -> None:
+        self.time, self.period, self.slots, self.buffer = time, period_ns, slots, buffer_bytes
         self.next: int | None = None
         self.first = True
         self.events: list[str] = []
@@ -95,6 +95,8 @@ class FakeCounters:
         start = self.next + np.arange(count, dtype=np.int64) * self.period
         end = start + self.period
         self.next += count * self.period
+        if count > self.slots:  # what does not fit is lost
+            start, end = start[: self.slots], end[: self.slots]
         keep = np.ones(len(start), dtype=bool)
         for lo, hi in self.lose:
             keep &= (end <= lo) | (start >= hi)

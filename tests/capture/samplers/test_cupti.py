@@ -32,8 +32,8 @@ class Rig:
         self.counters: list[FakeCounters] = []
         self.clocks: list[FakeClock] = []
 
-        def counters(device: int, period: int, buffer: int, poll: int) -> FakeCounters:
-            self.counters.append(FakeCounters(self.time, period, buffer, poll))
+        def counters(device: int, period: int, buffer: int, slots: int) -> FakeCounters:
+            self.counters.append(FakeCounters(self.time, period, buffer, slots))
             return self.counters[-1]
 
         def make_clock(device: int) -> FakeClock | None:
@@ -121,6 +121,18 @@ def test_a_full_buffer_is_counted_and_sampling_starts_again(monkeypatch: pytest.
     assert losses.lost_samples == pytest.approx(50_500, rel=0.01)
     assert rig.counters[0].events == ["open", "restart", "stop", "close"]
     assert int((got.start_ns[1:] - got.end_ns[:-1]).max()) == pytest.approx(5_050 * MS, rel=0.01)
+
+
+def test_a_pass_larger_than_the_image_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    rig.sampler.start()
+    slots = rig.counters[0].slots
+    assert slots >= 2 * rig.sampler.poll_ns // PERIOD
+    rig.time.now += (slots + 1000) * PERIOD
+    rig.sampler.drain()
+    rig.run(0.2)
+    rig.sampler.stop()
+    assert rig.sampler.losses().lost_samples == pytest.approx(1000, abs=2)
 
 
 def test_records_that_come_twice_are_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +257,7 @@ def test_counters_that_give_nothing_are_an_error(monkeypatch: pytest.MonkeyPatch
     assert rig.counters[0].events == ["open", "close"]
 
 
-@pytest.mark.parametrize("period", [19_999, 10 * MS + 1])
+@pytest.mark.parametrize("period", [39_999, 10 * MS + 1])
 def test_periods_out_of_range_are_refused(period: int) -> None:
     with pytest.raises(UsageError, match="outside the range of the cupti sampler"):
         cupti.CuptiSampler([Device(0)], period, lambda *_: FakeCounters(FakeTime(), 1), lambda _: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -28,10 +27,8 @@ def need(backend: Backend) -> None:
         pytest.skip(f"{backend}: {reason}")
 
 
-def sample(
-    folder: Path, backend: str, rate_hz: float, seconds: float, *, halted_s: float = 0.0
-) -> dict[str, object]:
-    """Run a sampler process for some seconds, halted for some in the middle.
+def sample(folder: Path, backend: str, rate_hz: float, seconds: float) -> dict[str, object]:
+    """Run a sampler process for some seconds.
 
     Returns its description and its samples; these follow one another, each time once.
     """
@@ -46,12 +43,7 @@ def sample(
     )
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b"ready")
-    time.sleep(seconds / 2)
-    if halted_s:
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(halted_s)
-        process.send_signal(signal.SIGCONT)
-    time.sleep(seconds / 2)
+    time.sleep(seconds)
     process.communicate(timeout=20)
     (found,) = read_parts(folder)
     for device in set(found.tables["activity"]["device"].to_pylist()):
@@ -68,7 +60,7 @@ def test_counters_at_10_khz_are_complete_and_dated(tmp_path: Path) -> None:
     start, end = (activity[c].to_numpy() for c in ("start_ns", "end_ns"))  # type: ignore[index]
     assert len(start) == pytest.approx(20_000, rel=0.1)
     assert np.median(end - start) == pytest.approx(100_000, rel=0.01)
-    assert found["losses"]["lost_samples"] == found["losses"]["repeated"] == 0  # type: ignore[index]
+    assert found["losses"]["lost_samples"] == 0  # type: ignore[index]
     assert (start[1:] - end[:-1]).max() < 20_000
     assert abs(int(end[-1]) - time.monotonic_ns()) < 5e9
     clock = found["clock"]["0"]  # type: ignore[index]
@@ -137,23 +129,6 @@ def test_counters_at_the_shortest_period_are_complete(tmp_path: Path) -> None:
     found = sample(tmp_path, "cupti", rate_hz, 5.0)
     samples, losses = found["activity"].num_rows, found["losses"]  # type: ignore[attr-defined]
     assert losses["lost_samples"] <= samples / 1000, losses  # type: ignore[index]
-
-
-def test_a_sampler_that_was_halted_for_half_a_second_loses_nothing(tmp_path: Path) -> None:
-    need("cupti")
-    found = sample(tmp_path, "cupti", 10_000, 2.0, halted_s=0.5)
-    losses, samples = found["losses"], found["activity"].num_rows  # type: ignore[attr-defined]
-    assert losses["lost_samples"] == losses["overflows"] == 0, losses  # type: ignore[index]
-    assert samples > 24_000
-
-
-def test_a_sampler_that_was_halted_for_long_counts_what_is_missing_and_goes_on(tmp_path: Path) -> None:
-    need("cupti")
-    found = sample(tmp_path, "cupti", 10_000, 3.0, halted_s=3.0)
-    losses, end = found["losses"], found["activity"]["end_ns"].to_numpy()  # type: ignore[index]
-    assert min(losses["overflows"], losses["gaps"]) >= 1, losses  # type: ignore[index]
-    assert 15_000 < losses["lost_samples"] < 40_000, losses  # type: ignore[index]
-    assert time.monotonic_ns() - int(end[-1]) < 3e9
 
 
 def test_the_sampler_stays_under_300_mb(tmp_path: Path) -> None:

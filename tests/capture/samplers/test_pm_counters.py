@@ -1,23 +1,19 @@
-"""Decoding counters in a thread: images, backlogs, overflows, errors; CUPTI is faked."""
+"""Decoding counters: how the image is filled, emptied and read; CUPTI is faked."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
-import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlprof.capture.samplers import cupti_library, pm_reader
-from rlprof.capture.samplers.base import MS, SamplerError
-from rlprof.capture.samplers.pm_counters import PmCounters
-from rlprof.capture.samplers.pm_image import Decoded
+from rlprof.capture.samplers import cupti_library
+from rlprof.capture.samplers.base import SamplerError
+from rlprof.capture.samplers.pm_counters import MAX_IMAGES, Decoded, PmCounters
 
-PERIOD, POLL = 1 * MS, 10 * MS
+PERIOD = 100
 T0 = 1_000_000
 
 
@@ -35,16 +31,10 @@ class Block(SimpleNamespace):
         return self
 
 
-class FakeImage(list[int]):
-    """Numbers of the records that it holds."""
-
-    slots = 0
-
-
 class FakeApi:
-    """Records wait in the hardware's buffer until they are decoded into an image, named by its address.
+    """Records wait until decoded into the image.
 
-    What an image has no room for comes without a start, as in CUPTI 13.4.
+    `manner`: what a decode does to an image that holds samples already: "append", "overwrite" or "refuse".
     """
 
     cuptiError = CuptiError
@@ -56,202 +46,151 @@ class FakeApi:
     ProfilerType = SimpleNamespace(PM_SAMPLING=1)
     PmSamplingTriggerMode = SimpleNamespace(GPU_TIME_INTERVAL=1)
     PmSamplingHardwareBufferAppendMode = SimpleNamespace(KEEP_OLDEST=0)
-    PmSamplingDecodeStopReason = SimpleNamespace(COUNTER_DATA_FULL=1)
-    BYTES_PER_SLOT = 7000
 
-    def __init__(self) -> None:
+    def __init__(self, manner: str = "append") -> None:
+        self.manner = manner
         self.recorded = self.decoded = 0
-        self.images: dict[int, FakeImage] = {}
-        self.sizes: list[int] = []  # of all images that were made
-        self.overflow = False
-        self.refusal: str | None = None
-        self.go_on = threading.Event()  # cleared: a decode takes until it is set
-        self.go_on.set()
-        self.calls: list[str] = []
+        self.image: list[int] = []
+        self.emptied = 0
+        self.full = False
+        self.slots = 0
+        self.moved_ns = 0  # by which all times of an image are off
+        self.refused_after: int | None = None  # decodes that succeed before CUPTI refuses
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("STRUCT_SIZE"):
             return 0
         if name.endswith("Params"):
             defaults = {"p_chip_name": "GH100", "p_pm_sampling_object": 1, "p_host_object": 2}
-            sizes = {"config_image_size": 8, "counter_data_size": 0, "overflow": 0}
-            return lambda: Block(**defaults, **sizes, decode_stop_reason=0)
+            sizes = {"config_image_size": 8, "counter_data_size": 64, "overflow": 0}
+            return lambda: Block(**defaults, **sizes)
         if name.startswith(("profiler_", "pm_sampling_", "device_")):
-            return lambda _block: self.calls.append(name)
+            return lambda _block: None
         raise AttributeError(name)
 
     def pm_sampling_get_counter_data_size(self, block: Block) -> None:
-        self.sizes.append(block.max_samples)
-        block.counter_data_size = block.max_samples * self.BYTES_PER_SLOT
+        self.slots = block.max_samples
 
-    def pm_sampling_counter_data_image_initialize(self, block: Block) -> None:
-        image = self.images[block.p_counter_data] = FakeImage()
-        image.slots = block.counter_data_size // self.BYTES_PER_SLOT
+    def pm_sampling_counter_data_image_initialize(self, _block: Block) -> None:
+        self.image = []
+        self.emptied += 1
 
     def pm_sampling_decode_data(self, block: Block) -> None:
-        waiting = self.recorded  # as long as a decode takes, what comes meanwhile is for the next
-        assert self.go_on.wait(10)
-        if self.refusal is not None:
-            raise CuptiError(self.refusal)
-        image = self.images[block.p_counter_data_image]
-        assert not image, "an image is emptied before it is filled"
-        image += range(self.decoded, min(waiting, self.decoded + image.slots))
-        block.decode_stop_reason = int(waiting - self.decoded > image.slots)
-        block.overflow = int(self.overflow)
-        self.decoded = waiting
+        if self.refused_after is not None:
+            if not self.refused_after:
+                raise CuptiError("rights")
+            self.refused_after -= 1
+        if self.image and self.manner == "refuse":
+            raise CuptiError("operation")
+        if self.image and self.manner == "overwrite":
+            self.image = []
+        room = self.slots - len(self.image)
+        take = min(room, self.recorded - self.decoded)
+        self.image += range(self.decoded, self.decoded + take)
+        self.decoded += take
+        block.overflow = int(self.full)
 
     def pm_sampling_get_counter_data_info(self, block: Block) -> None:
-        block.num_completed_samples = len(self.images[block.p_counter_data_image])
+        block.num_completed_samples = len(self.image)
 
     def pm_sampling_counter_data_get_sample_info(self, block: Block) -> None:
-        number = self.images[block.p_counter_data_image][block.sample_index]
-        block.start_timestamp, block.end_timestamp = T0 + PERIOD * number, T0 + PERIOD * (number + 1)
+        number = self.image[block.sample_index]
+        at = T0 + PERIOD * number + self.moved_ns
+        block.start_timestamp, block.end_timestamp = at, at + PERIOD
 
     def profiler_host_evaluate_to_gpu_values(self, block: Block) -> None:
-        number = self.images[block.p_counter_data_image][block.range_index]
-        ctypes.c_double.from_address(block.p_metric_values).value = number % 101
-
-
-class Rig:
-    """Open counters of a faked CUPTI."""
-
-    def __init__(self) -> None:
-        self.api = FakeApi()
-        self.counters = PmCounters(0, ["a_metric"], PERIOD, 64 << 20, POLL)
-        self.read = 0
-
-    def take(self, until: int) -> Decoded:
-        """Decode until a number of records came; returns the last answer."""
-        limit = time.monotonic() + 10
-        decoded = self.counters.decode()
-        while not decoded.overflow:
-            self.check(decoded)
-            if self.read >= until:
-                break
-            assert time.monotonic() < limit, f"{self.read} of {until} records came"
-            time.sleep(0.002)
-            decoded = self.counters.decode()
-        return decoded
-
-    def check(self, decoded: Decoded) -> None:
-        number = np.arange(self.read, self.read + len(decoded.start_ns))
-        assert decoded.start_ns.tolist() == (T0 + PERIOD * number).tolist()
-        assert decoded.end_ns.tolist() == (T0 + PERIOD * (number + 1)).tolist()
-        assert decoded.values[:, 0].tolist() == (number % 101).tolist()
-        self.read += len(number)
+        ctypes.c_double.from_address(block.p_metric_values).value = self.image[block.range_index] % 101
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    made = Rig()
-    monkeypatch.setattr(cupti_library, "load", lambda: made.api)
-    assert made.counters.open() == "GH100"
-    yield made
-    made.api.go_on.set()
-    made.counters.close()
-    assert not [t for t in threading.enumerate() if t.name == "counters"]
+def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(manner: str = "append", slots: int = 100) -> tuple[PmCounters, FakeApi]:
+        api = FakeApi(manner)
+        monkeypatch.setattr(cupti_library, "load", lambda: api)
+        counters = PmCounters(0, ["a_metric"], PERIOD, 1 << 20, slots)
+        assert counters.open() == "GH100"
+        return counters, api
+
+    return make
 
 
-def test_every_record_comes_once_and_in_order(rig: Rig) -> None:
-    for more in (5, 10, 0, 14, 1, 9):
-        rig.api.recorded += more
-        rig.take(rig.api.recorded)
-        time.sleep(0.005)
-    rig.api.recorded += 8
-    rig.check(rig.counters.stop())
-    assert rig.read == rig.api.recorded
-    assert rig.api.calls[-1] == "pm_sampling_stop"
-    assert len(set(rig.api.sizes)) == 1, "no image was too small"
+def check(decoded: Decoded, first: int, last: int) -> None:
+    number = np.arange(first, last)
+    assert decoded.start_ns.tolist() == (T0 + PERIOD * number).tolist()
+    assert decoded.end_ns.tolist() == (T0 + PERIOD * (number + 1)).tolist()
+    assert decoded.values[:, 0].tolist() == (number % 101).tolist()
 
 
-def test_a_backlog_gets_an_image_with_room_for_it(rig: Rig) -> None:
-    rig.api.go_on.clear()  # a decode that is kept from ending for 0.3 s
-    time.sleep(0.3)
-    rig.api.recorded = 300
-    rig.api.go_on.set()
-    assert not rig.take(300).overflow
-    assert max(rig.api.sizes) >= 300 > min(rig.api.sizes)
-    rig.api.recorded += 10
-    rig.take(310)
+@pytest.mark.parametrize("manner", ["append", "overwrite", "refuse"])
+def test_every_record_comes_once_whatever_a_second_decode_does_to_the_image(opened: Any, manner: str) -> None:
+    counters, api = opened(manner)
+    read = 0
+    for more in (20, 20, 0, 30, 20, 7, 20):
+        api.recorded += more
+        check(counters.decode(), read, api.recorded)
+        read = api.recorded
 
 
-def test_an_image_that_was_too_small_counts_as_an_overflow(rig: Rig) -> None:
-    rig.api.recorded = 5000  # more than time has passed for
-    decoded = rig.take(5000)
+def test_the_image_is_emptied_when_half_full_only(opened: Any) -> None:
+    counters, api = opened(slots=100)
+    began = api.emptied
+    for _ in range(9):
+        api.recorded += 20
+        counters.decode()
+    assert api.emptied - began == 3 - 1  # after 60 of 100 each time, the first image was empty
+
+
+def test_a_backlog_is_read_with_several_images(opened: Any) -> None:
+    counters, api = opened(slots=100)
+    api.recorded = 10
+    counters.decode()
+    api.recorded += 350
+    check(counters.decode(), 10, 360)
+
+
+def test_a_backlog_without_end_does_not_hold_the_sampler_for_ever(opened: Any) -> None:
+    counters, api = opened(slots=100)
+    api.recorded = 10_000
+    check(counters.decode(), 0, 100 * MAX_IMAGES)
+    check(counters.decode(), 100 * MAX_IMAGES, 200 * MAX_IMAGES)
+
+
+def test_times_that_moved_by_a_nanosecond_give_an_image_again_but_once_only(opened: Any) -> None:
+    """Whoever takes the records drops those that it has: `test_cupti`."""
+    counters, api = opened(slots=100)
+    api.recorded = 20
+    check(counters.decode(), 0, 20)
+    api.recorded, api.moved_ns = 40, 1
+    again = counters.decode()
+    assert again.start_ns.tolist() == [T0 + PERIOD * n + 1 for n in range(40)]
+    api.moved_ns = 0
+    for read in (40, 60, 80):
+        api.recorded = read + 20
+        check(counters.decode(), read, read + 20)
+
+
+def test_a_refusal_amid_a_backlog_keeps_what_was_read(opened: Any) -> None:
+    counters, api = opened(slots=100)
+    api.recorded, api.refused_after = 350, 2
+    check(counters.decode(), 0, 200)
+    with pytest.raises(SamplerError, match="reserved for administrators"):
+        counters.decode()
+
+
+def test_a_full_buffer_is_told_at_once(opened: Any) -> None:
+    counters, api = opened(slots=100)
+    api.recorded, api.full = 1000, True
+    decoded = counters.decode()
     assert decoded.overflow
-    rig.check(decoded)
-    rig.counters.restart()
-    rig.read = rig.api.decoded = rig.api.recorded = 6000
-    rig.api.recorded += 10
-    rig.take(6010)
+    check(decoded, 0, 100)
 
 
-def test_a_full_buffer_is_told_once_and_nothing_is_decoded_after_it(rig: Rig) -> None:
-    rig.api.recorded, rig.api.overflow = 10, True
-    limit = time.monotonic() + 10
-    while not (decoded := rig.counters.decode()).overflow:
-        rig.check(decoded)
-        assert time.monotonic() < limit
-    rig.api.recorded, made = 20, len(rig.api.sizes)
-    time.sleep(5 * POLL / 1e9)
-    assert not len(rig.counters.decode().start_ns)
-    assert len(rig.api.sizes) == made
-
-
-def test_memory_is_bounded_while_nobody_evaluates(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pm_reader, "IMAGES_BYTES", 0)
-    rig.counters.restart()
-    made = len(rig.api.sizes)
-    for _ in range(20):
-        rig.api.recorded += 10
-        time.sleep(POLL / 1e9)
-    assert len(rig.api.sizes) - made <= pm_reader.LEAST_IMAGES
-    rig.take(rig.api.recorded)
-
-
-def test_a_refusal_is_an_error_of_the_caller_after_what_came_before(rig: Rig) -> None:
-    rig.api.recorded = 10
-    rig.take(10)
-    rig.api.refusal = "rights"
-    with pytest.raises(SamplerError, match="reserved for administrators"):
-        rig.take(11)
-    with pytest.raises(SamplerError, match="reserved for administrators"):
-        rig.counters.stop()
-
-
-def test_no_memory_for_an_image_is_an_error_too(rig: Rig) -> None:
-    def no_memory(_slots: int) -> None:
-        raise MemoryError
-
-    rig.counters._reader._make = no_memory  # type: ignore[union-attr, assignment]
-    rig.api.go_on.clear()
-    time.sleep(0.1)
-    rig.api.recorded = 100
-    rig.api.go_on.set()
-    with pytest.raises(SamplerError, match="MemoryError"):
-        rig.take(100)
-
-
-def test_a_refusal_at_the_end_keeps_what_was_read(rig: Rig) -> None:
-    rig.api.recorded = 10
-    limit = time.monotonic() + 10
-    while rig.api.decoded < 10:  # in an image, and not evaluated so far
-        assert time.monotonic() < limit
-        time.sleep(0.002)
-    rig.counters._reader.finish()  # type: ignore[union-attr]
-    rig.api.refusal = "operation"
-    rig.check(rig.counters.stop())
-    assert rig.read == 10
-
-
-def test_counters_that_cannot_be_had_leave_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeApi()
-    monkeypatch.setattr(cupti_library, "load", lambda: api)
+def test_a_refusal_on_an_empty_image_is_an_error(opened: Any) -> None:
+    counters, api = opened()
 
     def refuse(_block: Block) -> None:
-        raise CuptiError("busy")
+        raise CuptiError("rights")
 
-    api.pm_sampling_start = refuse
-    with pytest.raises(SamplerError, match="are taken"):
-        PmCounters(0, ["a_metric"], PERIOD, 64 << 20, POLL).open()
-    assert not [t for t in threading.enumerate() if t.name == "counters"]
+    api.pm_sampling_decode_data = refuse
+    with pytest.raises(SamplerError, match="reserved for administrators"):
+        counters.decode()
