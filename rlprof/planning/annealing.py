@@ -242,6 +242,7 @@ class Annealer:
         if self.exhaust(budget):
             return
         start = baseline if baseline is not None else self.random_state()
+        self.evaluate([start], budget)  # so that there is something, however soon the search is stopped
         for state in elites:
             if self.evaluate([state], budget)[0].feasible and state not in self.elites:
                 self._consider(state)

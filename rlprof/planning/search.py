@@ -304,6 +304,8 @@ def _combine(
     found = [(record.value(f.verdict), -n, f) for n, part in enumerate(parts) for f in part.front]
     if not found:
         missed = [part.least_infeasible for part in parts if part.least_infeasible is not None]
+        if not missed:
+            raise KeyboardInterrupt  # before anything was evaluated
         raise infeasible(spaces, min(missed, key=lambda f: f.verdict.memory_ratio))
     _, n, best = max(found, key=lambda x: x[:2])
     space = spaces[best.structure]
