@@ -20,7 +20,11 @@ from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 from rlprof.overlap.trace import CallRecord, RunTrace
 from rlprof.overlap.values import describe, is_array, same_bits, stamp
 
+#: What cannot change and cannot have come out of an array: equal ones count as one.
 _VALUES = (int, str, bytes, bool, type(None), slice, range, np.dtype, Enum, PurePath)
+
+
+_TORCH_VALUES = ("Size", "device")
 
 
 class Constants:
@@ -55,10 +59,10 @@ class Constants:
             self.table[name] = kind
         return name
 
-    def unknown(self, value: Any, how: str = "") -> Const:
+    def unknown(self, value: Any, how: str = "", equal: bool = False) -> Const:
         """Return what stands for a value without a known origin; `how` says more of it."""
         self._unknown += 1
-        return self._named(f"?{self._unknown}", Unknown(f"{describe(value)} {how}".rstrip()))
+        return self._named(f"?{self._unknown}", Unknown(f"{describe(value)} {how}".rstrip(), equal))
 
     def _named(self, name: str, value: Any) -> Const:
         self.table[name] = value
@@ -84,25 +88,37 @@ def is_scalar(value: Any) -> bool:
 
 
 def is_same(values: Sequence[Any]) -> bool:
-    """Whether what was seen in several runs is the same: one object, or equal bits."""
+    """Whether what was seen in several runs is the same: one object, or equal plain values.
+
+    Arrays, numpy's numbers and other objects of equal contents are not: a mask that was made anew in every
+    run, and happened to be empty in each, is no constant.
+    """
     first = values[0]
     for other in values[1:]:
         if other is first:
             continue
-        if type(other) is not type(first):
+        if type(other) is not type(first) or isinstance(first, np.generic):
             return False
         if isinstance(first, float):
             if struct.pack("d", first) != struct.pack("d", other):
                 return False
-        elif isinstance(first, np.generic):
-            if first.tobytes() != other.tobytes():
+        elif isinstance(first, complex):
+            if repr(first) != repr(other):
                 return False
-        elif is_array(first):
-            if not same_bits(first, other):
+        elif type(first).__module__ == "torch" and type(first).__name__ in _TORCH_VALUES:
+            if first != other:
                 return False
         elif not isinstance(first, _VALUES) or first != other:
             return False
     return True
+
+
+def _equal_bits(values: Sequence[Any]) -> bool:
+    """Whether arrays, or numbers of numpy, were equal in every run."""
+    first = values[0]
+    if isinstance(first, np.generic):
+        return all(type(o) is type(first) and o.tobytes() == first.tobytes() for o in values[1:])
+    return is_array(first) and all(is_array(o) and same_bits(first, o) for o in values[1:])
 
 
 class Assembler:
@@ -229,27 +245,23 @@ class Assembler:
         own = made_by is not None and all(
             k.record is record for k, record in zip(leaves, made_by, strict=True)
         )
-        if (all(open_ends) or (shared and not own)) and self._is_constant(leaves, made_by is None):
+        if (all(open_ends) or (shared and not own)) and self._is_constant(leaves):
             return [self.constants.const(leaves[0].obj)] * len(leaves)
-        return [self._origin(known) for known in leaves]
+        equal = len(leaves) > 1 and all(open_ends) and _equal_bits([k.obj for k in leaves])
+        return [self._origin(known, equal) for known in leaves]
 
-    def _is_constant(self, leaves: list[Known], as_argument: bool) -> bool:
+    def _is_constant(self, leaves: list[Known]) -> bool:
         objects = [k.obj for k in leaves]
+        if isinstance(objects[0], np.bool_):
+            return False  # numpy has two of them, so that one object says nothing, and they come from arrays
         if all(o is objects[0] for o in objects):
             # of a single run nothing can be said but for what Python shares
             return len(objects) > 1 or is_scalar(objects[0])
         if any(known.maker is not None for known in leaves):
             return False  # made anew by a call's own code: equal perhaps because the runs had equal inputs
-        if not as_argument and is_array(objects[0]):
-            return False  # whoever gets it may write to it
-        for known in leaves:
-            if known.memory is None:
-                continue
-            if known.memory.writers or (known.stamp is not None and known.stamp != stamp(known.obj)):
-                return False
         return is_same(objects)
 
-    def _origin(self, known: Known) -> Binding:
+    def _origin(self, known: Known, equal: bool) -> Binding:
         if known.record is not None:
             return Ref(known.record.id, known.path, known.view)
         if known.external:
@@ -257,7 +269,7 @@ class Assembler:
         if known.maker is not None:
             record, path = known.maker
             return Ref(record.id, path, known.view)
-        return self.constants.unknown(known.obj)
+        return self.constants.unknown(known.obj, equal=equal)
 
     # memory ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from rlprof.overlap.bindings import Binding, Const, External, Path, Ref
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.recording import Invocation, Recording, Unknown
 from rlprof.overlap.specs import Cell
-from rlprof.overlap.units import WRAP, Fold, Folded, argument, leaves_at, spell
+from rlprof.overlap.units import MAKE_ONCE, WRAP, Fold, Folded, argument, leaves_at, spell
 
 
 def find_units(recording: Recording) -> tuple[Folded, ...]:
@@ -188,15 +188,15 @@ def _values(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
         around = base.parent[unit]
         if around is None:
             continue
-        for path, reason in unknown(recording, [_leaves(v, v.by_id[unit].arguments) for v in views]):
-            yield Fold(around, f"{argument(path)} of {unit} {reason} {base.before(unit)}", WRAP)
+        for path, reason, hint in unknown(recording, [_leaves(v, v.by_id[unit].arguments) for v in views]):
+            yield Fold(around, f"{argument(path)} of {unit} {reason} {base.before(unit)}", hint)
         for view in views:
             yield from _untold(view, unit, view.by_id[unit].arguments, argument)
         if len(base.inside[unit]) > 1:
             yield from _hidden(views, unit, around)
-    for path, reason in unknown(recording, [_leaves(v, v.by_id[v.region].output) for v in views]):
+    for path, reason, hint in unknown(recording, [_leaves(v, v.by_id[v.region].output) for v in views]):
         last = base.children[base.region][-1] if base.region in base.children else base.region
-        yield Fold(base.region, f"the result at {spell(path)} {reason} after {last}")
+        yield Fold(base.region, f"the result at {spell(path)} {reason} after {last}", hint)
     for view in views:
         if view.region in view.children:
             yield from _untold(
@@ -255,8 +255,8 @@ def _base(leaf: Ref | External | Const) -> tuple[str, Path]:
 
 def unknown(
     recording: Recording, runs: list[dict[Path, Ref | External | Const]]
-) -> Iterator[tuple[Path, str]]:
-    """Yield where a value has no known origin or not the same in every run, and what is wrong.
+) -> Iterator[tuple[Path, str, str]]:
+    """Yield where a value has no known origin or not the same in every run, what is wrong, and a hint.
 
     Parameters
     ----------
@@ -269,12 +269,15 @@ def unknown(
         if isinstance(leaf, Const) and leaf.name.startswith("?"):
             value = recording.constants.get(leaf.name)
             what = value.what if isinstance(value, Unknown) else "a value"
-            yield path, f"({what}) has no known origin: it was made"
+            equal = isinstance(value, Unknown) and value.equal
+            if equal:
+                what += ", the same bits in every recorded run"
+            yield path, f"({what}) has no known origin: it was made", MAKE_ONCE if equal else WRAP
             continue
         for number, other in enumerate(runs[1:], start=1):
             found = other.get(path)
             if found != leaf:
-                yield path, f"{_changes(leaf, found, number)}: it was chosen"
+                yield path, f"{_changes(leaf, found, number)}: it was chosen", WRAP
                 break
     for number, other in enumerate(runs[1:], start=1):
         extra = [path for path in other if path not in runs[0]]
@@ -282,6 +285,7 @@ def unknown(
             yield (
                 extra[0],
                 f"is {_name(other[extra[0]])} in run {number} and nothing in run 0: it was put together",
+                WRAP,
             )
 
 

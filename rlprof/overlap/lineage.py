@@ -8,7 +8,11 @@ not known is settled when all runs are there: the same in each is a constant.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from rlprof.overlap.bindings import Path, View
 from rlprof.overlap.specs import Key
@@ -21,11 +25,15 @@ _CONTAINERS = frozenset({tuple, list, dict})
 _SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
 
 
+#: There is one object of each value, wherever it comes from.
+_SINGLE = (bool, str, bytes, type(None), np.bool_, Enum, type, FunctionType, BuiltinFunctionType, ModuleType)
+
+
 def is_shared(value: Any) -> bool:
     """Whether Python may use one object for all equal values: then identity says nothing of origin."""
-    if value is None or isinstance(value, (bool, str, bytes)):
-        return True
-    return type(value) is int and -6 < value < 257
+    if type(value) is int:
+        return -6 < value < 257
+    return isinstance(value, _SINGLE) or value is Ellipsis or value is NotImplemented
 
 
 class MemoryTrack:
@@ -264,7 +272,7 @@ class Lineage:
     ) -> Raw:
         cls = type(value)
         known = self._table.get(id(value))
-        if cls in _SCALARS:
+        if cls in _SCALARS or is_shared(value):
             made = Known(value, record, path, external)
             # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
             if cls is float or not is_shared(value) or (external and known is None):

@@ -20,9 +20,12 @@ class Unknown:
     ----------
     what : str
         Type and shape, for people.
+    equal : bool
+        It is an array, or a number of numpy, and its bits were the same in every run: that can be chance.
     """
 
     what: str
+    equal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,17 +174,16 @@ def test_what_is_the_same_in_every_run_is_constant() -> None:
     table = np.arange(3.0)
 
     def main(c: Any) -> None:
-        c.use(config, table, np.ones(2), 0.5, None, True, "text", 1000, [table, 1])
+        c.use(config, table, 1 / len(table), None, True, "text", 1000, [table, 1])
 
     r = recorded(main, {"use": sink})
-    found = [argument(r, "use", i) for i in range(9)]
-    assert all(isinstance(b, Const) for b in found[:8])
-    values = [r.constants[b.name] for b in found[:8] if isinstance(b, Const)]
+    found = [argument(r, "use", i) for i in range(8)]
+    assert all(isinstance(b, Const) for b in found[:7])
+    values = [r.constants[b.name] for b in found[:7] if isinstance(b, Const)]
     assert values[0] is config
     assert values[1] is table
-    assert values[2].tolist() == [1, 1]
-    assert values[3:] == [0.5, None, True, "text", 1000]
-    assert isinstance(found[8], Pack)  # a new list each time
+    assert values[2:] == [1 / 3, None, True, "text", 1000]
+    assert isinstance(found[7], Pack)  # a new list each time
     assert [call(r, "use", n).arguments for n in (0, 1)] == [call(r, "use").arguments] * 2
 
 
@@ -196,6 +196,31 @@ def test_what_glue_makes_anew_is_unknown(made: Step) -> None:
     assert isinstance(binding, Const)
     assert binding.name.startswith("?")
     assert isinstance(r.constants[binding.name], Unknown)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: np.arange(3) > 5, lambda: np.max(np.arange(3) > 5), lambda: np.float64(np.zeros(3).sum())],
+    ids=["an empty mask", "a flag of numpy", "a sum of nothing"],
+)
+def test_what_glue_makes_anew_is_unknown_though_its_bits_were_the_same(made: Step) -> None:
+    r = recorded(lambda c: c.use(made()), {"use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    found = r.constants[binding.name]
+    assert isinstance(found, Unknown)
+    assert found.equal
+
+
+class Phase(Enum):
+    ROLLOUT = 1
+
+
+@pytest.mark.parametrize("value", [np.False_, Phase.ROLLOUT, Phase, len, None, False, 0])
+def test_an_equal_value_is_not_taken_for_what_a_call_returned(value: Any) -> None:
+    """Of each of these there is one object."""
+    r = recorded(lambda c: [c.make(), c.use(value)][:0], {"make": lambda: value, "use": sink})
+    assert isinstance(argument(r, "use"), Const)
 
 
 def test_an_array_made_by_glue_that_is_returned_is_its_output() -> None:

@@ -1,6 +1,5 @@
 """Where torch tensors of recorded calls come from."""
 
-
 from __future__ import annotations
 
 from typing import Any
@@ -8,6 +7,9 @@ from typing import Any
 import pytest
 
 from rlprof.overlap.bindings import Const, Ref
+from rlprof.overlap.build import call_graph
+from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.recording import Unknown
 from rlprof.overlap.strided import take_view
 from tests.overlap.test_recorder import argument, call, memory, recorded, sink
 
@@ -114,11 +116,35 @@ def test_parameters_are_constant_until_an_optimiser_steps() -> None:
     assert memory(r, "use").keys() == memory(r, "update").keys()
 
 
-def test_equal_tensors_are_constant() -> None:
-    r = recorded(lambda c: c.use(torch.ones(2)), {"use": sink})
-    binding = argument(r, "use")
-    assert isinstance(binding, Const)
-    assert r.constants[binding.name].tolist() == [1, 1]
+def test_equal_tensors_are_constant_only_if_they_are_one() -> None:
+    kept = torch.ones(2)
+    r = recorded(lambda c: c.use(torch.ones(2), kept, kept.device, kept.shape, kept.dtype), {"use": sink})
+    made, same, *others = (argument(r, "use", n) for n in range(5))
+    assert isinstance(made, Const)
+    assert r.constants[made.name] == Unknown("tensor torch.float32 (2,)", equal=True)
+    assert isinstance(same, Const)
+    assert r.constants[same.name] is kept
+    assert [r.constants[o.name] for o in others if isinstance(o, Const)] == [
+        kept.device,
+        kept.shape,
+        kept.dtype,
+    ]
+
+
+def test_times_of_a_denoising_loop_that_glue_makes_are_explained() -> None:
+    def loop(c: Any) -> None:
+        x = c.start()
+        for i in range(3):
+            x = c.denoise(x, torch.full((4,), 1 - i / 3))
+
+    r = recorded(loop, {"start": fresh, "denoise": lambda x, t: x - t[:, None]})
+    with pytest.raises(RecordingError) as caught:
+        call_graph(r)
+    assert str(caught.value) == (
+        "main: argument 1 of main/denoise (tensor torch.float32 (4,), the same bits in every recorded run) has"
+        " no known origin: it was made between main/start and main/denoise. Next: make it once, before the"
+        " region, if it can never differ; else wrap the code that makes it as a node"
+    )
 
 
 def test_a_tensor_of_a_numpy_array_shares_its_memory() -> None:
