@@ -73,7 +73,9 @@ def robust_fit(
     """Least squares in which what lies far off counts little, from the best of several starts.
 
     First with a loss that grows linearly beyond `ROBUST_FRAC`, then, from there, with one that grows like a
-    logarithm: times that a disturbance made several times too long, all on one side, no longer pull.
+    logarithm: times that a disturbance made several times too long, all on one side, no longer pull. Where
+    most measurements lie off, as they do if the model is too simple, far off is further: twice the typical
+    residual.
 
     Parameters
     ----------
@@ -101,23 +103,24 @@ def robust_fit(
     def soft_l1(z: Vector) -> Vector:
         return np.asarray(2 * (np.sqrt(1 + z) - 1))
 
-    def losses(loss: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
+    def losses(loss: Callable[[Vector], Vector], scale: float) -> Callable[[Vector], Vector]:
         def rooted(parameters: Vector) -> Vector:  # its squares are the losses
             r = residuals(parameters)
-            return np.asarray(weight * np.sign(r) * np.sqrt(loss((r / ROBUST_FRAC) ** 2)))
+            return np.asarray(weight * np.sign(r) * scale * np.sqrt(loss((r / scale) ** 2)))
 
         return rooted
 
     best: Any = None
     for start in starts:
-        found = least_squares(losses(soft_l1), start, **options)
+        found = least_squares(losses(soft_l1, ROBUST_FRAC), start, **options)
         if np.all(np.isfinite(found.x)) and (best is None or found.cost < best.cost):
             best = found
     if best is None:
         raise CalibrationError(
             "the fit does not converge", hint="measure more sizes: rlprof calibrate without --quick"
         )
-    found = least_squares(losses(np.log1p), best.x, **options)
+    far = max(ROBUST_FRAC, 2 * float(np.median(np.abs(residuals(best.x)))))
+    found = least_squares(losses(np.log1p, far), best.x, **options)
     return np.asarray(found.x if np.all(np.isfinite(found.x)) else best.x, dtype=np.float64)
 
 

@@ -25,6 +25,9 @@ from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.raw import Measurement, Point
 from rlprof.planning.calibration.sweeps import Effort
 
+#: Time that processes have to end by themselves.
+GRACE_S = 3.0
+
 
 def measure_links(
     points: Sequence[tuple[Point, int]],
@@ -69,7 +72,10 @@ def measure_links(
                 heard = time.monotonic()
                 message = json.loads(line)
                 if "failed_to_start" in message:
-                    raise CalibrationError(f"collectives cannot begin: {message['failed_to_start']}")
+                    raise CalibrationError(
+                        f"collectives cannot begin: {message['failed_to_start']}",
+                        hint="measure on one device: --devices 0",
+                    )
                 if "kind" in message:
                     parts = {k: tuple(v) for k, v in message.pop("parts", {}).items()}
                     keep(
@@ -80,16 +86,16 @@ def measure_links(
                     done += 1
                 if message.get("done"):
                     return ""
-            codes = [p.poll() for p in processes]
-            if any(code not in (None, 0) for code in codes):
-                if not done:
-                    raise CalibrationError(f"collectives cannot begin: {said() or f'exit codes {codes}'}")
-                return f"a process of the collectives failed: {said() or f'exit codes {codes}'}"
+            if any(p.poll() not in (None, 0) for p in processes):
+                break
             if time.monotonic() > ends_at:
                 return f"the limit of {limit_s:.0f} s for collectives was reached"
             if time.monotonic() - heard > quiet_s:
                 return f"nothing was heard of the collectives for {quiet_s:.0f} s"
-    return "the processes of the collectives ended early"
+        why = said() or "it does not say why"
+    if not done:
+        raise CalibrationError(f"collectives cannot begin: {why}", hint="measure on one device: --devices 0")
+    return f"a process of the collectives ended early: {why}"
 
 
 def _lines(output: Any) -> Iterator[str]:
@@ -167,7 +173,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.stdin.close()
     for process in processes:
         try:
-            process.wait(3)
+            process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -7,6 +7,7 @@ only measure.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import sys
 import time
@@ -200,7 +201,7 @@ class _Session:
         for point in points:
             if time.monotonic() > self.ends_at:
                 return
-            with freed(self.devices.first if point.kind == "optimizer" else "cpu"):
+            with freed(self.devices.first) if point.kind == "optimizer" else contextlib.nullcontext():
                 try:
                     found = Measurement(
                         point.kind, point.key, number, tuple(measures[point.kind](dict(point.key)))

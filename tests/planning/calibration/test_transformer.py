@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rlprof.errors import UsageError
@@ -14,16 +16,15 @@ GROUPED = ModelShape("grouped", 5, 32, 48, 4, 2, 50)
 WHOLE = ModelShape("whole", 4, 32, 48, 4, 4, 50, tied=True)
 
 
-def model(shape: ModelShape, **more: object) -> transformer.Decoder:
-    return transformer.build(shape, device="cpu", dtype="float32", positions=24, **more)  # type:
-    ignore[arg-type]
+def model(shape: ModelShape, **more: Any) -> transformer.Decoder:
+    return transformer.build(shape, device="cpu", dtype="float32", positions=24, **more)
 
 
-def tokens(sequences: int, length: int) -> object:
+def tokens(sequences: int, length: int) -> Any:
     return torch.randint(50, (sequences, length), generator=torch.Generator().manual_seed(1))
 
 
-def logits(m: transformer.Decoder, seen: object) -> object:
+def logits(m: transformer.Decoder, seen: Any) -> Any:
     return torch.nn.functional.linear(transformer.forward(m, seen), m.head)
 
 
