@@ -83,5 +83,47 @@ def test_the_kernels_release_is_overwritten_at_equal_length() -> None:
 def test_own_words_are_found_as_words_in_either_encoding() -> None:
     words = {"host name": {"annes-box"}, "value of a variable": {"/usr/bin", "short"}}
     assert list(private.told(b"... annes-box ...", words))
-    assert list(private.told("x annes-box".encode("utf-16-le"), words))
+    assert list(private.told(private.text_of("x annes-box".encode("utf-16-le")), words))
     assert not list(private.told(b"joannes-boxes /usr/bin short", words))
+
+
+def varint(number: int) -> bytes:
+    """A number in sevens of bits, as reports hold them."""
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
+
+
+def report(folder: Path, *parts: bytes, packed: bool = True) -> Path:
+    """What a report looks like: its head as it is, its events in LZ4 blocks."""
+    data = b"Profiler Report\x0bgpu-machine\x00J\x03lz4P\x01" + bytes(range(1, 128))
+    for part in parts:
+        block = bytes(pa.Codec("lz4_raw").compress(part, asbytes=True))
+        data += varint(len(block)) + varint(len(part)) + block if packed else bytes(len(block))
+    path = folder / "made.nsys-rep"
+    path.write_bytes(data + b"\x00" * 4000)
+    return path
+
+
+def events(text: str) -> bytes:
+    """Thousands of events, and a text that is packed in pieces: it begins and ends as they do."""
+    numbers = "".join(f"/tmp/home{n * n * 7919 % 1000003:x}/" for n in range(2000))
+    return f"{numbers}{text}{numbers[:999]}".encode()
+
+
+def test_packed_parts_of_a_report_are_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert private.main([report(tmp_path, events(""), events(" "))], anywhere=True) == 0
+    path = report(tmp_path, events(""), events(" /home/annette/x"))
+    assert private.unpacked(path.read_bytes()) == events("") + b"\n" + events(" /home/annette/x")
+    assert private.main([path], anywhere=True) == 1
+    assert "home folder: 1 different" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_unpacked_is_not_taken_for_a_clean_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert private.main([report(tmp_path, events(""), packed=False)], anywhere=True) == 1
+    assert "could not be unpacked" in capsys.readouterr().out
+
+
+def test_the_shipped_report_tells_of_nobody() -> None:
+    path = Path(__file__).parent.parent / "datasets" / "vla_small_h200.nsys-rep"
+    assert private.main([path], anywhere=True) == 0

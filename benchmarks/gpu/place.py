@@ -57,6 +57,8 @@ def failures(result: Any, where: str = "") -> list[str]:
         return []
     if "error" in result:
         return [f"{where.lstrip('/')}: {str(result['error']).splitlines()[-1][:100]}"]
+    if result.get("finished") is False:
+        return [f"{where.lstrip('/')}: {'; '.join(result.get('notes', ['not finished']))[:200]}"]
     return [line for name, part in result.items() for line in failures(part, f"{where}/{name}")]
 
 
@@ -94,15 +96,17 @@ def place_dataset(folder: Path, unpacked: Path) -> None:
 ABOUT_THE_REPORT = """
 ## `vla_small_h200.nsys-rep`
 
-The report that `vla_small_h200_nsys.rlprof` was made from. Nsight Systems from 2025.3 on reads it, and so
-does `rlprof analyze vla_small_h200.nsys-rep` where such an nsys is installed; older ones say that it is newer
-than they are. Without nsys, read the `.rlprof`.
+The report that `vla_small_h200_nsys.rlprof` was made from: `rlprof analyze vla_small_h200.nsys-rep` reads it
+where Nsight Systems 2025.3.1 or newer is installed, and says so where it is older. Without nsys, read the
+`.rlprof`.
 
-It was taken by `benchmarks/gpu/all.sh` in an environment made for it: five variables (`PATH`, `HOME`, `LANG`,
-`LD_LIBRARY_PATH` and nsys' own `LD_PRELOAD`), processes of its own alone, `gpu-machine` for a host name,
-`/opt/run` for a working folder. What follows the version in the kernel's release was overwritten with x, at
-equal length, before the tables were exported. `python -m benchmarks.gpu.private` checked that it states
-nothing else.
+It was taken by `benchmarks/gpu/all.sh` in an environment made for it: four variables (`PATH`, `HOME`, `LANG`,
+`LD_LIBRARY_PATH`) and those that nsys sets for itself, processes of its own alone, `gpu-machine` for a host
+name, `/opt/run` for a working folder, no user. What follows the version in the kernel's release was
+overwritten with x, at equal length, before the tables were exported. It states model, UUID and bus of the
+GPU, model and number of the cores, the operating system, folders of nsys and temporary ones.
+`python -m benchmarks.gpu.private --anywhere --tables FOLDER vla_small_h200.nsys-rep`, FOLDER being its tables,
+unpacks it and finds nothing else; `tests/test_private.py` looks again.
 """
 
 

@@ -6,9 +6,10 @@
 
 Where it was made, files are searched for this machine's own names and values: environment of all processes,
 command lines, host and user names, home folders, identity, the kernel's full release. Anywhere, they are
-searched for what looks like such. FOLDER is nsys' `parquetdir` export of a report: what it states of its
-environment, processes, host and user has to be what `all.sh` sets, word for word (`ALLOWED`). Exits with 1
-and says what was found.
+searched for what looks like such. What nsys packed in a report (LZ4) is unpacked first.
+
+FOLDER is nsys' `parquetdir` export of a report: what it states of its environment, processes, host and user
+has to be what `all.sh` sets, word for word (`ALLOWED`). Exits with 1 and says what was found.
 
 A report also states the kernel's full release, which names whoever built it: `--overwrite-release` replaces
 what follows the version by as many x, before the report is exported.
@@ -28,6 +29,10 @@ from pathlib import Path
 
 #: Shorter values are everywhere by chance.
 LEAST = 6
+#: Printable text, in bytes and in UTF-16.
+RUNS = re.compile(rb"[\t -~\x80-\xff]{%d,}" % LEAST), re.compile(rb"(?:[ -~]\0){%d,}" % LEAST)
+#: What a packed part of a report has at least, in bytes.
+LEAST_PACKED = 2000
 HOST = "gpu-machine"
 LIBRARIES = "/tmp/dw/usr/lib/x86_64-linux-gnu"
 PATH = "/opt/run/bin:/usr/bin:/bin"
@@ -53,7 +58,7 @@ SUSPECTS = {
     "root's folder": rb"/root/\.?\w+",
     "key or token": rb"(?i)(secret|token|passw|api_?key)[\w-]*[=:]",
     "address": rb"\b(10|172|192\.168)\.\d{1,3}\.\d{1,3}\.\d{1,3}\b",
-    "mail": rb"[\w.]+@[\w-]+\.(com|org|net|io)\b",
+    "mail": rb"[\w.]+@[\w.-]+\.(com|org|net|io)\b",
 }
 
 
@@ -91,21 +96,59 @@ def own_words() -> dict[str, set[str]]:
     return found
 
 
-def told(data: bytes, words: dict[str, set[str]]) -> Iterator[str]:
-    """What of some words stands in a file, each as a word of its own."""
-    for kind, values in words.items():
-        for value in sorted(values):
-            if len(value) < LEAST or NEUTRAL.match(value):
+def text_of(data: bytes) -> bytes:
+    """The different printable texts of a file, one a line: little, where a file is mostly numbers."""
+    plain, wide = ({m.group(0) for m in runs.finditer(data)} for runs in RUNS)
+    return b"\n".join(sorted(plain | {w[::2] for w in wide}))
+
+
+def unpacked(data: bytes) -> bytes:
+    """The packed parts of an nsys report: LZ4 blocks, each behind its size and its content's size."""
+    import pyarrow as pa
+
+    codec, found = pa.Codec("lz4_raw"), []
+    at, end = data.find(b"lz4"), len(data)
+    while 0 <= at < end - LEAST_PACKED:
+        packed, sized = _number(data, at)
+        size, begin = _number(data, sized)
+        stop = begin + packed
+        if LEAST_PACKED < packed <= size < 255 * packed and stop <= end:
+            try:
+                found.append(bytes(codec.decompress(data[begin:stop], decompressed_size=size)))
+            except (OSError, ValueError):  # these numbers were none of a block
+                pass
+            else:
+                at = stop
                 continue
-            for text in (value.encode(), value.encode("utf-16-le")):
-                if re.search(rb"(?<![A-Za-z0-9_])" + re.escape(text) + rb"(?![A-Za-z0-9_])", data):
-                    yield f"{kind}: {value[:3]}... ({len(value)} characters)"
+        at += 1
+    return b"\n".join(found)
 
 
-def suspicious(data: bytes) -> Iterator[str]:
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number in sevens of bits, and where it ends."""
+    value = shift = 0
+    while at < len(data) and shift < 35:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 128:
+            return value, at
+    return 0, at
+
+
+def told(text: bytes, words: dict[str, set[str]]) -> Iterator[str]:
+    """What of some words stands in a text, each as a word of its own."""
+    for kind, values in words.items():
+        for value in sorted({line for v in values for line in v.splitlines()}):
+            if len(value) < LEAST or NEUTRAL.match(value) or (own := value.encode()) not in text:
+                continue
+            if re.search(rb"(?<![A-Za-z0-9_])" + re.escape(own) + rb"(?![A-Za-z0-9_])", text):
+                yield f"{kind}: {value[:3]}... ({len(value)} characters)"
+
+
+def suspicious(text: bytes) -> Iterator[str]:
     """What looks like something of a machine or a person."""
     for kind, pattern in SUSPECTS.items():
-        if hits := {m.group(0)[:60] for m in re.finditer(pattern, data)}:
+        if hits := {m.group(0)[:60] for m in re.finditer(pattern, text)}:
             yield f"{kind}: {len(hits)} different, such as {sorted(hits)[:3]}"
 
 
@@ -146,6 +189,19 @@ def stated(tables: Path) -> Iterator[str]:
         yield f"kernel's release: {release}"
 
 
+def written_in(tables: Path) -> bytes:
+    """All text of an export's tables."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found: set[str] = set()
+    for path in sorted(tables.glob("*.parquet")):
+        for column in pq.read_table(path).columns:
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                found |= {v for v in column.unique().to_pylist() if v}
+    return "\n".join(sorted(found)).encode()
+
+
 def without_release(data: bytes, release: str) -> bytes:
     """A report in which what follows the version of a kernel's release is overwritten, at equal length."""
     version = re.match(r"[0-9.]*", release)
@@ -158,9 +214,18 @@ def main(files: Iterable[Path], *, anywhere: bool, tables: Path | None = None) -
     found: dict[str, list[str]] = {}
     for path in files:
         data = path.read_bytes()
-        found[f"{path.name}: {len(data):,} bytes"] = [*told(data, words), *suspicious(data)]
+        name = f"{path.name}: {len(data):,} bytes"
+        if path.suffix == ".nsys-rep":
+            inside = unpacked(data)
+            name += f", {len(inside):,} unpacked"
+            if not inside:
+                found["packed parts"] = [f"those of {path.name} could not be unpacked"]
+            data += b"\n" + inside
+        text = text_of(data)
+        found[name] = [*told(text, words), *suspicious(text)]
     if tables is not None:
-        found[tables.name] = list(stated(tables))
+        text = text_of(written_in(tables))
+        found[tables.name] = [*stated(tables), *told(text, words), *suspicious(text)]
     for name, lines in found.items():
         print(f"{name}, {len(lines)} finding(s)")
         for line in lines:

@@ -39,27 +39,29 @@ def test_two_instruments_agree_on_what_a_call_takes_of_the_gpu():
     by_cupti, by_nsys = leaves(rlprof.read(BY_CUPTI)), leaves(rlprof.read(BY_NSYS))
     both = by_cupti.join(by_nsys, on="node", suffix="_nsys")
     assert both.height == len(RANKED)
-    # other runs at other rates: what a call does is the same, how fast it was launched is not
-    active = both.filter(pl.col("sm_activity") > 0.01)
-    assert active.height == 6
+    # other runs at other rates: what a call does is the same, how fast it was launched is not. The first reset
+    # loads the renderer's kernels, in 100 to 150 ms: its mean duration tells of that
+    active = both.filter((pl.col("sm_activity") > 0.01) & (pl.col("node") != "simulator.reset/render"))
+    assert active.height == 5
     ratio = active["sm_activity"] * active["mean_s"] / (active["sm_activity_nsys"] * active["mean_s_nsys"])
-    assert (ratio - 1).abs().max() < 0.12, dict(zip(active["node"], ratio, strict=True))
+    assert (ratio - 1).abs().max() < 0.06, dict(zip(active["node"], ratio, strict=True))
     points = 100 * (both["sm_activity"] - both["sm_activity_nsys"]).abs()
     assert points.max() < 5, dict(zip(both["node"], points, strict=True))
 
 
 @pytest.mark.nsys
-@pytest.mark.skipif(not REPORT.exists(), reason="the report is not in this checkout")
 def test_the_report_reads_as_its_tables_or_says_that_it_is_too_new():
     from rlprof.trace.nsys_tool import find_nsys
 
     if not find_nsys():
         pytest.skip("nsys is not installed")
     try:
-        trace, told = rlprof.read(REPORT), None
+        trace = rlprof.read(REPORT)
     except NsysError as error:
-        trace, told = None, str(error)
-    if trace is not None:
-        assert leaves(trace)["node"].to_list() == RANKED
-    else:
-        assert "newer" in str(told)
+        assert "written by Nsight Systems 2025.3.1.0, newer than the nsys" in error.what
+        assert "install Nsight Systems 2025.3.1.0 or newer" in (error.hint or "")
+        return
+    tables = rlprof.read(BY_NSYS)
+    assert leaves(trace)["node"].to_list() == RANKED
+    for name in ("ranges", "kernels", "copies", "api", "activity"):
+        assert trace.table(name).height == tables.table(name).height, name

@@ -46,8 +46,8 @@ class Limits:
 
 LIMITS: dict[Backend, Limits] = {
     "cupti": Limits(
-        # 24 to 30 us a record on an H200's host: at 40 us none lost and 73 % of a core, at 25 us none and 94 %,
-        # at 20 us many (benchmarks/results/gpu/decode_cost.json); `pm_counters` says why one thread reads
+        # 24 to 30 us a record on an H200's host: at 40 us none lost and 73 % of a core, at 25 us none and
+        # 94 %, at 20 us many (benchmarks/results/gpu/decode_cost.json); `pm_counters` says why one thread
         40 * US,
         10 * MS,
         100 * US,
