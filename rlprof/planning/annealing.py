@@ -17,7 +17,7 @@ from rlprof.planning.space import Judge, Space, State, Verdict
 #: Verdicts kept per space; when there are more, all are forgotten.
 CACHE_SIZE = 500_000
 #: Rounds in a row that meet no new state, after which a chain ends: it walks between equally good plans.
-MOST_IDLE_ROUNDS = 50
+MOST_IDLE_ROUNDS = 10
 #: Chains in a row that meet no new state, after which a space counts as exhausted.
 MOST_IDLE_CHAINS = 20
 #: Spaces of at most so many plans are searched exhaustively.
@@ -247,7 +247,7 @@ class Annealer:
             if self.evaluate([state], budget)[0].feasible and state not in self.elites:
                 self._consider(state)
         first, idle = True, 0
-        while not budget.spent and idle < MOST_IDLE_CHAINS:
+        while not budget.spent and idle < MOST_IDLE_CHAINS and len(self.cache) < self.space.size:
             before = self.record.evaluations
             if idle:  # the elite are surrounded by what is known: start afresh
                 self.chain(self.random_state(), o.warm_temperature, budget)

@@ -189,7 +189,7 @@ def exhaustive_case(seed: int) -> tuple[float, float]:
     return best, record.best_score
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_annealing_finds_the_optimum_of_small_spaces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(annealing, "SMALL_SPACE", 0)
     best, found = exhaustive_case(seed)
