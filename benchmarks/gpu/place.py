@@ -105,8 +105,8 @@ It was taken by `benchmarks/gpu/all.sh` in an environment made for it: four vari
 name, `/opt/run` for a working folder, no user. What follows the version in the kernel's release was
 overwritten with x, at equal length, before the tables were exported. It states model, UUID and bus of the
 GPU, model and number of the cores, the operating system, folders of nsys and temporary ones.
-`python -m benchmarks.gpu.private --anywhere --tables FOLDER vla_small_h200.nsys-rep`, FOLDER being its tables,
-unpacks it and finds nothing else; `tests/test_private.py` looks again.
+`python -m benchmarks.gpu.private --anywhere --tables FOLDER vla_small_h200.nsys-rep`, FOLDER being its
+tables, unpacks it and finds nothing else; `tests/test_private.py` looks again.
 """
 
 

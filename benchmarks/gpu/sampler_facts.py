@@ -35,6 +35,47 @@ from benchmarks.gpu.common import (
 
 Facts = dict[str, Any]
 
+COUNTERS = """
+import json, os, resource, sys, time
+import numpy as np
+from rlprof.capture.samplers.cupti import METRIC
+from rlprof.capture.samplers.pm_counters import PmCounters
+def rss(): return int(open('/proc/self/statm').read().split()[1]) * 4096
+from rlprof.capture.samplers.gpu_clock import load_driver
+out = {'rss_start': rss()}
+load_driver()  # no context
+extra = json.loads(sys.argv[1])
+c = PmCounters(0, [METRIC, *extra], 100_000, 64 << 20, 2000)
+t = time.perf_counter(); out['chip'] = c.open(); out['open_s'] = time.perf_counter() - t
+out['rss_open'] = rss(); out['image_bytes_per_slot'] = len(c._image) / c.slots
+api = c._api
+passes = []
+for _ in range(12):
+    time.sleep(0.05)
+    t0 = time.perf_counter(); api.pm_sampling_counter_data_image_initialize(c._init.ptr)
+    t1 = time.perf_counter(); api.pm_sampling_decode_data(c._decode.ptr)
+    t2 = time.perf_counter(); api.pm_sampling_get_counter_data_info(c._info.ptr)
+    n = c._info.num_completed_samples
+    s, sp = c._sample, c._sample.ptr
+    t3 = time.perf_counter()
+    for i in range(n):
+        s.sample_index = i; api.pm_sampling_counter_data_get_sample_info(sp)
+    t4 = time.perf_counter()
+    e, ep = c._evaluate, c._evaluate.ptr
+    for i in range(n):
+        e.range_index = i; api.profiler_host_evaluate_to_gpu_values(ep)
+    t5 = time.perf_counter()
+    state = c._info.num_populated_samples, int(c._decode.decode_stop_reason), int(c._decode.overflow)
+    passes.append([n, *state, *[round(x * 1e6, 1) for x in (t1 - t0, t2 - t1, t4 - t3, t5 - t4)]])
+out['columns'] = 'completed, populated, stop reason, overflow, us to: initialise, decode, info, evaluate'
+out['passes'] = passes
+def rows(d): return [[int(a), int(b), v.tolist()] for a, b, v in zip(d.start_ns, d.end_ns, d.values)]
+out['first_rows'] = rows(c.decode())[:3]
+out['after_stop'] = rows(c.stop())[-4:]
+c.close(); out['rss_end'] = rss(); out['peak'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps(out))
+"""
+
 REFERENCE = """
 import json, time
 from rlprof.capture.samplers.cupti_library import load
@@ -108,6 +149,11 @@ class Steps:
         self._n += 1
         return self.scratch / f"{self._n}.parts"
 
+    def counters(self) -> Facts:
+        """Without a CUDA context: what opening and decoding cost."""
+        more = ["sm__warps_active.avg.pct_of_peak_sustained_active"]
+        return {"one": python(COUNTERS, "[]"), "two": python(COUNTERS, json.dumps(more))}
+
     def reference(self) -> Facts:
         """cupti-python's own collector, for comparison."""
         return python(REFERENCE)
@@ -150,7 +196,7 @@ class Steps:
 
     def rates(self) -> Facts:
         found = {}
-        for rate, seconds in ((1_000, 3), (10_000, 3), (50_000, 3)):
+        for rate, seconds in ((1_000, 3), (10_000, 3), (25_000, 3)):
             folder = self.folder()
             with sampling(folder, "cupti", rate) as sampler:
                 load = self.program.ask(f"load {seconds}")
@@ -256,7 +302,7 @@ class Steps:
         return {"two": good, "unknown": bad.stop(), "no_such_gpu": absent.stop()}
 
     def all(self) -> dict[str, Callable[[], Facts]]:
-        names = "reference clock edges rates second killed torch_profiler soak stalled"
+        names = "counters reference clock edges rates second killed torch_profiler soak stalled"
         names += " metrics probe nvml"
         return {name: getattr(self, name) for name in names.split()}
 

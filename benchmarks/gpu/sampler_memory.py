@@ -70,7 +70,7 @@ def measure(variant: Facts) -> Facts:
     import pyarrow  # noqa: F401
 
     mark["pyarrow"] = memory()
-    from rlprof.capture.samplers.cupti import METRIC, RECORD_BYTES
+    from rlprof.capture.samplers.cupti import METRIC
     from rlprof.capture.samplers.gpu_clock import GpuClock, load_driver
     from rlprof.capture.samplers.pm_counters import PmCounters
 
@@ -87,7 +87,7 @@ def measure(variant: Facts) -> Facts:
         clock = GpuClock(driver, 0)
         clock.burst(10)
         mark["clock of the GPU"] = memory()
-    counters = PmCounters(0, [METRIC], 100_000, 10_000 * RECORD_BYTES, 50_000_000)
+    counters = PmCounters(0, [METRIC], 100_000, variant.get("buffer_mb", 51) << 20, 2000)
     api = cupti_library.load()
     mark["CUPTI loaded"] = memory()
     counters.open()
