@@ -11,6 +11,7 @@ import typer
 from rlprof.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
+    from rlprof.planning.calibration.calibrate import Calibration
     from rlprof.planning.cluster import Hardware
 
 
@@ -76,6 +77,12 @@ def calibrate(
     bandwidth: Annotated[
         Bandwidth, typer.Option(help="What memory_bandwidth is fitted to: copies, or decode steps too.")
     ] = Bandwidth.COPIES,
+    fit_operators: Annotated[
+        bool,
+        typer.Option(
+            "--fit-operators", help="Fit also to half of the operators of --compare; the rest is held out."
+        ),
+    ] = False,
     source: Annotated[
         Path | None,
         typer.Option("--from", metavar="TRACE", help="Take what a capture tells, in place of measuring."),
@@ -92,6 +99,9 @@ def calibrate(
     Takes minutes. Ctrl-C ends it; the same command goes on where it ended. What was not measured is never
     called calibrated.
     """
+    from rlprof.planning.calibration.calibrate import calibrate as calibration
+    from rlprof.planning.calibration.raw import read_raw
+
     for path in (output, compare, plot):
         if path is not None and path.exists() and not force:
             raise OutputError("is there already", where=path, hint="--force replaces it")
@@ -111,7 +121,15 @@ def calibrate(
         interrupted = _measure(raw, devices, limit, quick=quick, operators=compare is not None)
         if interrupted:
             return 130
-    _fit(raw, output, compare, plot, hardware, gpus_per_node, bandwidth, force=force, format=format)
+    fitted = calibration(
+        read_raw(raw),
+        name=(output or raw).name.partition(".")[0],
+        base=hardware,
+        gpus_per_node=gpus_per_node,
+        bandwidth=bandwidth.value,
+        operators=fit_operators,
+    )
+    _show(fitted, raw, output, compare, plot, force=force, format=format)
     return 0
 
 
@@ -147,30 +165,24 @@ def _measure(raw: Path, devices: str | None, limit: str | None, *, quick: bool, 
     return outcome.interrupted
 
 
-def _fit(
+def _show(
+    made: Calibration,
     raw: Path,
     output: Path | None,
     compare: Path | None,
     plot: Path | None,
-    base: Hardware | None,
-    gpus_per_node: int | None,
-    bandwidth: Bandwidth,
     *,
     force: bool,
     format: Format,
 ) -> None:
-    """Fit, write, print."""
+    """Write files and print."""
     from rlprof.cli.console import say, write, write_json
     from rlprof.planning.calibration import tables
-    from rlprof.planning.calibration.calibrate import calibrate as fitted
     from rlprof.planning.calibration.raw import read_raw
     from rlprof.planning.calibration.validate import compare as compared
     from rlprof.planning.hardware_file import write_hardware
 
-    measured = read_raw(raw)
-    name = (output or raw).name.partition(".")[0]
-    made = fitted(measured, name=name, base=base, gpus_per_node=gpus_per_node, bandwidth=bandwidth.value)
-    rows = compared(measured, made.hardware) if compare is not None else []
+    rows = compared(read_raw(raw), made.hardware) if compare is not None else []
     if format is Format.JSON:
         document: dict[str, Any] = tables.calibration_document(made)
         if rows:
@@ -194,7 +206,7 @@ def _fit(
         from rlprof.plots.static import save
 
         chart = agreement_chart(
-            residual_rows(made.residuals), title=f"{measured.machine.name}: fit of the constants"
+            residual_rows(made.residuals), title=f"{made.hardware.gpu}: fit of the constants"
         )
         save(chart, plot, force=force)
         say(f"written: {plot}")

@@ -19,17 +19,15 @@ from rlprof.planning.calibration.estimate import (
 )
 from rlprof.planning.calibration.fit_compute import Bandwidth, fit_compute, fit_copies
 from rlprof.planning.calibration.fit_links import LinkFit, fit_link
-from rlprof.planning.calibration.observation import Observation, observe
+from rlprof.planning.calibration.observation import Observation, observe, split_of
 from rlprof.planning.calibration.raw import Machine, Raw
-from rlprof.planning.calibration.sweeps import COLLECTIVES
+from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, VALIDATED
 from rlprof.planning.cluster import LINK_KINDS, LINK_UNITS, TIERS, UNITS, Constant, Hardware, unit_of
 
 #: Share of memory that is left to the runtime where nobody says otherwise (specification B, section 5).
 RESERVED_FRAC = 0.10
 #: Wider intervals than this, relative to the value, are pointed out.
 WIDE_FRAC = 0.25
-#: What fits are made of; the parts of validation are kept out.
-FITTED_KINDS = ("copy", "gemm", "forward", "decode_step")
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ def calibrate(
     base: Hardware | None = None,
     gpus_per_node: int | None = None,
     bandwidth: Bandwidth = "copies",
+    operators: bool = False,
     draws: int = 60,
     seed: int = 0,
 ) -> Calibration:
@@ -83,6 +82,9 @@ def calibrate(
         Most GPUs of a node; by default the base's, or as many as were measured.
     bandwidth : {"copies", "everything"}
         Where BW_mem comes from; see `rlprof.planning.calibration.fit_compute`.
+    operators : bool
+        Fit F_peak, the gammas (and BW_mem, unless it is that of copies) also to the whole operators of the
+        half that is not held out.
     draws, seed : int
         Fits behind the intervals, and the seed of their draws.
 
@@ -92,7 +94,8 @@ def calibrate(
         If a constant that every hardware file needs was neither measured nor is in the base; says why.
     """
     made = _Making(raw.machine)
-    made.compute(observe(raw, *FITTED_KINDS), bandwidth, draws, seed)
+    half = [o for o in observe(raw, *VALIDATED) if operators and split_of(o) == "fit"]
+    made.compute([*observe(raw, *FITTED), *half], bandwidth, draws, seed)
     made.nongemm(observe(raw, "nongemm"), draws, seed)
     for kind, kinds in (("collective", COLLECTIVES), ("p2p", ("p2p",))):
         made.links(kind, observe(raw, *kinds), draws, seed)
@@ -161,12 +164,13 @@ class _Making:
                 self.reasons["memory_bandwidth"] = "no copy was measured"
             return
         self.residuals += fit.residuals
-        of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in FITTED_KINDS}
+        of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in (*FITTED, *VALIDATED)}
         typical = {kind: typical_error_frac(there) for kind, there in of.items() if there}
         errors = ", ".join(f"{kind.replace('_', ' ')} {error:.1%}" for kind, error in typical.items())
+        whole = " and whole operators" if typical.keys() & set(VALIDATED) else ""
         where = {"copies": "large copies", "everything": "copies, products and decode steps together"}
         sources = {
-            "peak_flops": f"transformer passes, eta divided out (typical residuals: {errors})",
+            "peak_flops": f"transformer passes{whole}, eta divided out (typical residuals: {errors})",
             "gamma_m": "products and transformer passes, through min(F_peak eta, I BW_mem)",
             "gamma_k": "products and transformer passes, through min(F_peak eta, I BW_mem)",
             "memory_bandwidth": where[bandwidth],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from rlprof.planning.calibration.raw import Measurement, Point, Raw
 from rlprof.planning.shapes import ModelShape
+
+#: Whether a fit to operators may use a configuration.
+Split = Literal["fit", "held_out"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ def observe(raw: Raw, *kinds: str) -> list[Observation]:
     for m in raw.of(*kinds):
         visits.setdefault(m.point, []).append(m)
     return [_together(point, found) for point, found in visits.items()]
+
+
+def split_of(observed: Observation, seed: int = 0) -> Split:
+    """Put a configuration into a half, by a hash of what it is: the same whatever else was measured."""
+    digest = hashlib.sha256(f"{seed} {observed.identity}".encode()).digest()
+    return "held_out" if digest[0] % 2 else "fit"
 
 
 def _together(point: Point, found: Sequence[Measurement]) -> Observation:

@@ -39,7 +39,7 @@ class Bench:
         Parameters
         ----------
         point : Point
-            Of `rlprof.planning.calibration.sweeps.OPERATORS`.
+            A whole operator, a forward or a decode step.
         longest : int
             Most tokens of any sequence of this model, so that it is built once.
         """

@@ -11,10 +11,11 @@ from rlprof.planning.shapes import SHAPES, ModelShape
 
 Preset = Literal["smoke", "quick", "full"]
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-#: Kinds that constants are fitted to, and kinds that predictions are compared with.
-KERNELS = ("copy", "gemm", "nongemm", "optimizer")
 LINKS = (*COLLECTIVES, "p2p")
-OPERATORS = ("forward", "decode_step", "inference", "generation", "training")
+#: What constants of compute and memory are fitted to, and whole operators, which predictions are compared
+#: with.
+FITTED = ("copy", "gemm", "forward", "decode_step")
+VALIDATED = ("inference", "generation", "training")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 from rlprof.errors import UsageError
 from rlprof.planning.calibration.calibrate import Calibration
 from rlprof.planning.calibration.estimate import Estimate, Residual, typical_error_frac
-from rlprof.planning.calibration.validate import KINDS, Accuracy, Comparison, accuracy
+from rlprof.planning.calibration.sweeps import VALIDATED
+from rlprof.planning.calibration.validate import Accuracy, Comparison, accuracy
 from rlprof.planning.cluster import unit_of
 from rlprof.planning.files import write_text
 from rlprof.planning.report import percent, table
@@ -86,7 +87,7 @@ def by_part(compared: Sequence[Comparison]) -> dict[str, Accuracy]:
     """Accuracy of all, of each half, and of each role in the half that is held out."""
     held = [c for c in compared if c.split == "held_out"]
     parts = {"all": list(compared), "fit half": [c for c in compared if c.split == "fit"], "held out": held}
-    parts |= {f"held out, {role}": [c for c in held if c.role == role] for role in KINDS}
+    parts |= {f"held out, {role}": [c for c in held if c.role == role] for role in VALIDATED}
     return {name: accuracy(there) for name, there in parts.items() if there}
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
-from rlprof.planning.calibration.calibrate import FITTED_KINDS
 from rlprof.planning.calibration.errors import CalibrationError
-from rlprof.planning.calibration.fit_compute import Bandwidth, fit_compute
-from rlprof.planning.calibration.observation import Observation, observe
-from rlprof.planning.calibration.predict import hardware_of, predicted_peak_bytes, predicted_time
+from rlprof.planning.calibration.observation import Observation, Split, observe, split_of
+from rlprof.planning.calibration.predict import predicted_peak_bytes, predicted_time
 from rlprof.planning.calibration.raw import Raw
+from rlprof.planning.calibration.sweeps import VALIDATED
 from rlprof.planning.cluster import Hardware
 from rlprof.unavailable import Unavailable
-
-Split = Literal["fit", "held_out"]
-KINDS = ("inference", "generation", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +98,6 @@ class Accuracy:
     memory_mape: float | Unavailable
 
 
-def split_of(observed: Observation, seed: int = 0) -> Split:
-    """Put a configuration into a half, by a hash of what it is: the same whatever else was measured."""
-    digest = hashlib.sha256(f"{seed} {observed.identity}".encode()).digest()
-    return "held_out" if digest[0] % 2 else "fit"
-
-
-def fit_with_operators(
-    raw: Raw, *, bandwidth: Bandwidth = "everything", seed: int = 0, draws: int = 20
-) -> Hardware:
-    """Hardware fitted to all that `calibrate` uses, and to the operators of the half that is not held out.
-
-    Raises
-    ------
-    CalibrationError
-        As `fit_compute`.
-    """
-    half = [o for o in observe(raw, *KINDS) if split_of(o, seed) == "fit"]
-    fit = fit_compute(
-        [*observe(raw, *FITTED_KINDS), *half],
-        raw.machine.scalar_bytes,
-        bandwidth=bandwidth,
-        draws=draws,
-        seed=seed,
-    )
-    return hardware_of(fit.values, "fitted to operators")
-
-
 def compare(raw: Raw, hardware: Hardware, *, seed: int = 0) -> list[Comparison]:
     """Return every operator that was measured beside its prediction.
 
@@ -148,7 +115,7 @@ def compare(raw: Raw, hardware: Hardware, *, seed: int = 0) -> list[Comparison]:
     CalibrationError
         If no operator was measured.
     """
-    observed = observe(raw, *KINDS)
+    observed = observe(raw, *VALIDATED)
     if not observed:
         raise CalibrationError(
             "no operator was measured: there is nothing to compare with", hint="measure the part validation"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlprof.planning.calibration.calibrate import FITTED_KINDS
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.estimate import Estimate, interval, resampled
 from rlprof.planning.calibration.fit_compute import (
@@ -19,7 +18,7 @@ from rlprof.planning.calibration.fit_links import coefficients, fit_link
 from rlprof.planning.calibration.observation import observe
 from rlprof.planning.calibration.predict import hardware_of, passes_of, predicted_s, question
 from rlprof.planning.calibration.raw import Measurement, Point, Raw
-from rlprof.planning.calibration.sweeps import COLLECTIVES, validation_points
+from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, validation_points
 from rlprof.planning.cluster import LinkRate
 from rlprof.planning.cost_time import all_reduce_s
 from tests.planning.calibration.made import DATE, GEMM_PEAK, MACHINE, TRUE, observation, raw
@@ -28,7 +27,7 @@ NAMES = ("peak_flops", "memory_bandwidth", "gamma_m", "gamma_k")
 
 
 def computed(r: Raw, **more: object) -> ComputeFit:
-    return fit_compute(observe(r, *FITTED_KINDS), 2, **{"draws": 8, **more})  # type: ignore[arg-type]
+    return fit_compute(observe(r, *FITTED), 2, **{"draws": 8, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bandwidth", ["copies", "everything"])
@@ -125,7 +124,7 @@ def test_bandwidth_is_that_of_copies_too_large_for_a_cache() -> None:
 
 
 def test_what_does_not_determine_a_constant_is_refused_by_name() -> None:
-    observed = observe(raw(), *FITTED_KINDS)
+    observed = observe(raw(), *FITTED)
     cases = {
         "gamma_m": [o for o in observed if o.kind != "gemm" or o.key["rows"] in (1, 4096)],
         "gamma_k": [o for o in observed if o.kind != "gemm" or o.key["inner"] == 4096 == o.key["columns"]],

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from rlprof.planning.calibration import sweeps
+from rlprof.planning.calibration.observation import split_of
 from rlprof.planning.calibration.predict import predicted_peak_bytes
 from rlprof.planning.calibration.raw import Point
-from rlprof.planning.calibration.validate import split_of
 from tests.conftest import ROOT
 from tests.planning.calibration.made import observation
 
