@@ -299,6 +299,8 @@ def loss_notes(backend: str, sampler: Sampler, samples: int) -> list[str]:
         )
     if losses.invalid:
         notes.append(f"{losses.invalid} answers of the {backend} sampler were no number and were left out")
+    if losses.repeated:
+        notes.append(f"{losses.repeated} samples came twice and were taken once")
     if backend == "dcgm":
         from rlprof.capture.samplers.dcgm import UNVERIFIED
 

@@ -256,12 +256,13 @@ def test_a_library_that_fails_in_its_own_way_costs_no_samples_either(tmp_path: P
 
 
 def test_what_is_missing_is_said_in_sentences() -> None:
-    lost = Losses(lost_samples=50, lost_ns=5_000_000, gaps=2, overflows=1, invalid=3)
+    lost = Losses(lost_samples=50, lost_ns=5_000_000, gaps=2, overflows=1, invalid=3, repeated=4)
     notes = loss_notes("cupti", Scripted(lost), 950)  # type: ignore[arg-type]
     assert notes[0] == "50 samples (5.00%) are missing in 2 gap(s), 5.0 ms in all; nothing was filled in"
     assert "buffer was full 1 time(s)" in notes[1]
     assert "3 answers of the cupti sampler were no number" in notes[2]
-    assert "within 2.5 ms" in notes[3]
+    assert notes[3] == "4 samples came twice and were taken once"
+    assert "within 2.5 ms" in notes[4]
     assert "not verified" in loss_notes("dcgm", Scripted(), 1)[0]  # type: ignore[arg-type]
 
 
