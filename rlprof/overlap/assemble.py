@@ -189,6 +189,7 @@ class Assembler:
             end_ns=max(record.end_ns, record.return_ns),
             failed=record.failed,
             modes=record.modes,
+            effects=tuple(record.effects),
         )
 
     # bindings ----------------------------------------------------------------------------------------------
@@ -248,7 +249,17 @@ class Assembler:
         if (all(open_ends) or (shared and not own)) and self._is_constant(leaves):
             return [self.constants.const(leaves[0].obj)] * len(leaves)
         equal = len(leaves) > 1 and all(open_ends) and _equal_bits([k.obj for k in leaves])
+        if shared and not own and all(k.external for k in leaves):
+            return [self._argument(leaves)] * len(leaves)
         return [self._origin(known, equal) for known in leaves]
+
+    def _argument(self, leaves: list[Known]) -> Binding:
+        """Which of the region's arguments a value is, told by values: one place must fit all runs."""
+        places = set.intersection(*({known.path, *known.places} for known in leaves))
+        if len(places) == 1:
+            return External(places.pop())
+        how = "equal to several arguments of the region" if places else "equal to other arguments in each run"
+        return self.constants.unknown(leaves[0].obj, how)
 
     def _is_constant(self, leaves: list[Known]) -> bool:
         objects = [k.obj for k in leaves]
@@ -288,6 +299,11 @@ class Assembler:
                         if owner is not None and _declares(record, cell, mode):
                             continue
                         cell_modes[cell] = _stronger(cell_modes.get(cell), mode)
+            for record in run.records:
+                for generator in record.random:
+                    cell = Cell(f"random:{generator}")
+                    self.states.setdefault(cell.state, StateSpec(cell.state, memory=True))
+                    found.setdefault(record.id, {})[cell] = "update"
         return {name: modes for name, modes in found.items() if modes}
 
     def _is_written(self, track: MemoryTrack) -> bool:
@@ -396,5 +412,11 @@ def assemble(
             f"{describe(known.obj)} that {seen_by.id} was given had been changed since it was last seen, and"
             " no call was seen to write it",
             hint="record one run more, or declare a State that holds the array",
+        )
+    if len(runs) > 1 and runs[-1].drawn_unseen:
+        raise RecordingError(
+            f"{region} drew from the generator of {runs[-1].drawn_unseen[0]} in the last run alone, and it is"
+            " not known which call did",
+            hint="record one run more",
         )
     return Recording(region, dict(nodes), made.states, invocations, made.constants.table, form)

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from rlprof.overlap import LoopNode, Program, wrap
-from rlprof.overlap.bindings import sources
+from rlprof.overlap.bindings import External, Pack, sources
 from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.errors import RecordingError
 
 Array = npt.NDArray[np.int64]
 
@@ -80,3 +81,37 @@ def test_a_view_of_what_a_parent_computed_is_a_view_of_its_output() -> None:
     assert taken.call == "iteration/parent"
     assert taken.view is not None
     assert taken.view.strides == (-1,)
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ([(0, 0), (1, 1)], "equal to several arguments of the region"),
+        ([(0, 0), (1, 2)], None),
+        ([(3, 4), (4, 3)], None),
+    ],
+)
+def test_small_numbers_among_arguments_are_told_apart_by_all_runs(
+    given: list[tuple[int, int]], refusal: str | None
+) -> None:
+    class Scale:
+        def times(self, number: int, x: Any) -> Any:
+            return x * number
+
+        def run(self, first: int, second: int, x: Any) -> Any:
+            return self.times(second, x)
+
+    scale, program = Scale(), Program()
+    region = wrap(scale, "run", program)
+    wrap(scale, "times", region, stateless=True)
+    recording = program.record(
+        region, runs=len(given), run=lambda: [scale.run(*pair, np.ones(2)) for pair in given]
+    )
+    if refusal:
+        with pytest.raises(RecordingError, match=refusal):
+            program.graph(recording)
+    else:
+        (call,) = program.graph(recording).calls
+        positional = call.arguments.items[0]
+        assert isinstance(positional, Pack)
+        assert positional.items[0] == External((0, 1))
