@@ -143,8 +143,9 @@ class _Session:
         self.progress, self.total, self.measured, self.seen = progress, 1, 0, 0
         self.notes: list[str] = []
         self.interrupted = False
-        self.done = {(m.point.identity, m.round) for m in writer.raw}
-        self.hopeless = {m.point.identity: m.failed for m in writer.raw if m.failed}
+        self.done = {(m.point.identity, m.round) for m in writer.raw if not m.failed}
+        # what is too large stays so; what failed otherwise is tried again, once in each run
+        self.hopeless = {m.point.identity: m.failed for m in writer.raw if "memory" in m.failed.lower()}
 
     def outcome(self) -> Outcome:
         """How it ended."""

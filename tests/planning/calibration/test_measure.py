@@ -114,6 +114,24 @@ def test_what_cannot_be_measured_is_noted_once_and_not_tried_again(
     assert measure.measure(path, CPU, parts=["kernels"]).measured == 0
 
 
+def test_what_failed_otherwise_is_tried_again_in_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, calls = tmp_path / "raw.jsonl", measure.gemm_s, []
+
+    def missing(*_: Any) -> list[float]:
+        calls.append(1)
+        raise ImportError("no such library")
+
+    monkeypatch.setattr(measure, "gemm_s", missing)
+    outcome = measure.measure(path, CPU, parts=["kernels"])
+    assert (len(calls), outcome.measured) == (1, 6)
+    assert any("no such library" in note for note in outcome.notes)
+    monkeypatch.setattr(measure, "gemm_s", real)
+    outcome = measure.measure(path, CPU, parts=["kernels"])
+    assert (outcome.measured, outcome.left, outcome.notes) == (2, 0, ())
+
+
 def test_a_lost_device_ends_the_measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def lost(*_: Any) -> list[float]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
