@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -106,15 +107,14 @@ def _ending(nsys: subprocess.Popen[bytes]) -> Iterator[None]:
 
     A second one would make nsys give up the report, so it is not passed on.
     """
-    told = False
+    calls = itertools.count()
 
     def stop(number: int, _frame: object) -> None:
-        nonlocal told
-        # a Ctrl-C at a terminal reaches nsys too, which is in the same group
-        if not told and not (number == signal.SIGINT and _at_terminal()):
+        # counted in one step, since a second signal can come while this runs; a Ctrl-C at a terminal reaches
+        # nsys too, which is in the same group
+        if next(calls) == 0 and not (number == signal.SIGINT and _at_terminal()):
             with contextlib.suppress(ProcessLookupError):
                 nsys.send_signal(signal.SIGINT)
-        told = True
 
     old = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
     try:

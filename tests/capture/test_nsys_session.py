@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rlprof
-from rlprof.capture.nsys_session import first_ranges
+from rlprof.capture.nsys_session import _ending, first_ranges
 from tests.conftest import DATA, ROOT
 
 EXPORT = DATA / "nsys" / "vla_chunk_and_training.sqlite"
@@ -75,6 +75,20 @@ def test_a_signal_makes_nsys_write_its_report(
     _, err = running.communicate(timeout=60)
     assert running.returncode == 143, err
     assert rlprof.read(out).ranges.height > 0
+
+
+def test_a_second_signal_amid_the_first_is_not_passed_on() -> None:
+    sent: list[int] = []
+
+    class Nsys:
+        def send_signal(self, number: int) -> None:
+            sent.append(number)
+            if len(sent) < 5:
+                signal.raise_signal(signal.SIGTERM)  # its handler runs before the first has returned
+
+    with _ending(Nsys()):  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGTERM)
+    assert sent == [signal.SIGINT]
 
 
 def test_the_exit_code_is_the_programs(tmp_path: Path, stand_in: dict[str, str]) -> None:
