@@ -122,7 +122,7 @@ def options_of(verb: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", shown.stdout)) - {"--help"}
 
 
-@pytest.mark.parametrize("verb", ["analyze", "capture", "doctor", "export", "plan"])
+@pytest.mark.parametrize("verb", ["analyze", "calibrate", "capture", "doctor", "export", "plan"])
 def test_the_documented_options_are_those_of_the_command(verb: str) -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     section = re.search(rf"^## `rlprof {verb} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)

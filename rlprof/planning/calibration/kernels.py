@@ -64,7 +64,7 @@ def nongemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> 
 
     x, y, scale = some(b, t, shape.hidden), some(b, t, shape.hidden), some(shape.hidden)
     qk = some(b, t, shape.heads + shape.kv_heads, shape.head_dim)
-    cos, sin = some(t, 1, shape.head_dim // 2), some(t, 1, shape.head_dim // 2)
+    cos, sin = some(t, 1, shape.head_dim), some(t, 1, shape.head_dim)
     both = some(b, t, 2 * shape.ffn_hidden)
 
     def call() -> None:

@@ -58,9 +58,15 @@ def effort_of(device: str, preset: Preset) -> Effort:
     return EFFORTS[device, preset]
 
 
-def _cut(name: str, layers: int) -> ModelShape:
-    """A named shape with fewer layers."""
-    return replace(SHAPES[name], name=f"{name}/{layers}", layers=layers)
+def _cut(shape: ModelShape, layers: int) -> ModelShape:
+    """A shape with fewer layers."""
+    return replace(shape, name=f"{shape.name}/{layers}", layers=layers)
+
+
+_7B, _8B, _13B = (SHAPES[name] for name in ("llama2-7b", "llama3.1-8b", "llama2-13b"))
+#: The sizes of llama2-3b with heads of 128: its own, of 100, are none that fast attention kernels take, and the
+#: whole KV cache would be copied in every step.
+_3B = replace(SHAPES["llama2-3b"], name="llama2-3b-25x128", heads=25, kv_heads=25, head_dim=128)
 
 
 #: Small ones for processors: every ratio of a real model, none of its size.
@@ -102,7 +108,7 @@ def kernel_points(device: str, preset: Preset) -> list[Point]:
             (5120, 27648),
         ]
         copies, numel = [2**n for n in range(24, 33, 2)], [2**26, 2**28, 2**30]
-        cal, sizes = SHAPES["llama2-7b"], [(8, 512), (2, 512), (32, 512), (8, 128), (8, 2048)]
+        cal, sizes = _7B, [(8, 512), (2, 512), (32, 512), (8, 128), (8, 2048)]
     else:
         rows = (1, 4, 16, 64, 128, 256, 512, 1024)
         pairs = [(w, w) for w in (64, 128, 256, 512, 1024)] + [(512, 1408), (1408, 512)]
@@ -129,7 +135,7 @@ def forward_points(device: str, preset: Preset) -> list[Point]:
     Their sizes are none of those that predictions are compared with.
     """
     if device == "cuda":
-        shapes: tuple[ModelShape, ...] = tuple(_cut(n, 8) for n in ("llama2-3b", "llama2-7b", "llama2-13b"))
+        shapes: tuple[ModelShape, ...] = tuple(_cut(s, 8) for s in (_3B, _7B, _13B))
         sizes = [(1, 384), (4, 384), (16, 384), (24, 768), (8, 1536)]
         decodes = [(1, 512), (8, 512), (32, 512), (64, 768), (128, 320)]
     else:
@@ -148,8 +154,8 @@ def forward_points(device: str, preset: Preset) -> list[Point]:
 def validation_points(device: str, preset: Preset) -> list[Point]:
     """Whole operators of RL training, to compare predictions with: at least 60 with the full preset."""
     if device == "cuda":
-        all_shapes = [SHAPES[n] for n in ("llama2-3b", "llama2-7b", "llama3.1-8b", "llama2-13b")]
-        trained = [_cut("llama2-3b", 13), SHAPES["llama2-3b"], _cut("llama2-7b", 16), SHAPES["llama2-7b"]]
+        all_shapes = [_3B, _7B, _8B, _13B]
+        trained = [_cut(_3B, 13), _3B, _cut(_7B, 16), _7B]
         inference = [
             (8, 128, 128),
             (16, 128, 384),
@@ -199,7 +205,7 @@ def validation_points(device: str, preset: Preset) -> list[Point]:
     if preset == "quick":
         inference, generation, training = inference[::2], generation[::2], training[::2]
     if preset == "smoke":
-        all_shapes = trained = list(_TINY) if device == "cpu" else [_cut("llama2-7b", 2)]
+        all_shapes = trained = list(_TINY) if device == "cpu" else [_cut(_7B, 2)]
         inference, generation, training = inference[:3], generation[:3], training[:3]
     kinds = (
         ("inference", all_shapes, inference),

@@ -41,6 +41,21 @@ def test_decoding_with_a_cache_gives_what_the_whole_sequence_gives(shape: ModelS
         assert torch.equal(logits(m, seen).argmax(-1)[:, 6:-1], seen[:, 7:])
 
 
+def test_rotated_products_depend_on_the_distance_of_positions_alone() -> None:
+    m, random = model(GROUPED), torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 1, 1, GROUPED.head_dim, generator=random) for _ in range(2))
+
+    def product(at: int, other: int) -> float:
+        turned = [
+            transformer.rotated(x, m.cos[p : p + 1], m.sin[p : p + 1]) for x, p in ((q, at), (k, other))
+        ]
+        return float((turned[0] * turned[1]).sum())
+
+    assert product(3, 0) == pytest.approx(product(17, 14), rel=1e-4)
+    assert product(0, 0) == pytest.approx(float((q * k).sum()), rel=1e-5)
+    assert abs(product(3, 0) - product(4, 0)) > 1e-3
+
+
 def test_no_token_sees_a_later_one() -> None:
     m, first = model(GROUPED), tokens(2, 9)
     second = first.clone()
