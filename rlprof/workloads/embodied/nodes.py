@@ -87,7 +87,16 @@ def wrap_trainer(trainer: Trainer, spares: Sequence[Simulator] = ()) -> Wrapped:
     n["reset"] = wrap(simulator, "reset", boot, begins, component=ENV, batch=world())
     n["chunk"] = chunk = LoopNode(trainer.chunks, epoch, name="chunk")
     trainer.chunk = chunk
-    _wrap_predict(n, trainer.rollout, epoch, chunk, w, rows)
+    _wrap_predict(n, rollout, chunk, w, rows)
+    if actor.algorithm.uses_value:
+        n["predict_values"] = wrap(
+            rollout,
+            "predict_values",
+            epoch,
+            reads(w),
+            component=ROLLOUT,
+            batch=rows("observation", samples="samples"),
+        )
     n["env_interact_step"] = step = wrap(
         env, "env_interact_step", chunk, component=ENV, stateless=True, batch=world("actions")
     )
@@ -117,7 +126,6 @@ def wrap_trainer(trainer: Trainer, spares: Sequence[Simulator] = ()) -> Wrapped:
 def _wrap_predict(
     n: dict[str, ExecutionNode],
     rollout: RolloutWorker,
-    epoch: ExecutionNode,
     chunk: ExecutionNode,
     w: State,
     rows: Callable[..., Batch],
@@ -148,7 +156,6 @@ def _wrap_predict(
         rollout.denoise = denoise
         phase("denoise_step", denoise, "point", "prefix", "features", "noise")
     phase("decode", predict, "points", "prefix", "noise")
-    n["predict_values"] = wrap(rollout, "predict_values", epoch, reads(w), component=ROLLOUT, batch=by_sample)
 
 
 def _unmark(trainer: Trainer) -> None:

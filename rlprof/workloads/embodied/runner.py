@@ -16,7 +16,7 @@ from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.drivers import Driver, make_driver
-from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.errors import ConfigurationError, need
 from rlprof.workloads.embodied.trainer import Trainer
 
 
@@ -86,13 +86,15 @@ def run(
     """
     if iterations < 1 or checkpoint_every < 1:
         raise ConfigurationError("a number of iterations below 1", hint="give at least 1")
+    if (out / metrics.NAME).exists() and not (resume or force):
+        raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
     _limit_threads(config)
-    _prepare(out, config, resume=resume, force=force)
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         progress("starting", 0.0)
         trainer = make_trainer(config)
         stack.callback(trainer.env.simulator.close)
+        _prepare(out, config, resume=resume)  # only now: a run that cannot start replaces nothing
         done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
         metrics.cut(out / metrics.NAME, done)
         driver = make_driver(trainer, config, done)
@@ -132,14 +134,10 @@ def _iteration(trainer: Trainer, driver: Driver, config: Config, index: int) -> 
 def _limit_threads(config: Config) -> None:
     """One thread for tiny models on a CPU: more only wait for each other, and may change bits."""
     if config.device == "cpu":
-        import torch
-
-        torch.set_num_threads(1)
+        need("torch", why="a policy").set_num_threads(1)
 
 
-def _prepare(out: Path, config: Config, *, resume: bool, force: bool) -> None:
-    if (out / metrics.NAME).exists() and not (resume or force):
-        raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
+def _prepare(out: Path, config: Config, *, resume: bool) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not resume:

@@ -19,17 +19,19 @@ class Norm(nn.Module):
 
     def __init__(self, width: int, condition: int | None = None) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.zeros(width))
-        self.adapt = None if condition is None else nn.Linear(condition, 3 * width)
-        if self.adapt is not None:
-            nn.init.zeros_(self.adapt.weight)
-            nn.init.zeros_(self.adapt.bias)
+        self.adapt: nn.Linear | None = None
+        if condition is None:
+            self.scale = nn.Parameter(torch.zeros(width))
+            return
+        self.adapt = nn.Linear(condition, 3 * width)
+        nn.init.zeros_(self.adapt.weight)
+        nn.init.zeros_(self.adapt.bias)
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Normalise, shape (..., tokens, width); the gate of what follows, None if not adaptive."""
         wide = x.float()
         y = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
-        if self.adapt is None or condition is None:
+        if self.adapt is None:
             return y * (1 + self.scale), None
         scale, shift, gate = self.adapt(condition)[:, None].chunk(3, dim=-1)
         return y * (1 + scale) + shift, gate

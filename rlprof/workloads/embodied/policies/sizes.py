@@ -131,7 +131,8 @@ _TINY = {
     "openvla_oft": replace(
         _TINY_PI, family="openvla_oft", expert=None, denoise_steps=0, preconditioned=False, noise_level=0.3
     ),
-    "gr00t": replace(_TINY_PI, family="gr00t", denoise_steps=4),
+    # blocks look at the backbone and at themselves in turn: two at least
+    "gr00t": replace(_TINY_PI, family="gr00t", denoise_steps=4, expert=StackSize(2, 64, 128, 2, 1, 32)),
 }
 _FULL = {
     "pi0": _FULL_PI,

@@ -1,0 +1,49 @@
+"""pi0 of the library transformers at tiny size. Loading the library takes most of the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.sizes import size_of
+from tests.workloads.embodied.made import observation, spec
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'rlprof[workloads]'")
+torch = pytest.importorskip("torch")
+
+SIZE = replace(size_of("pi0", "tiny"), transformers=True, image=32)
+
+
+def test_it_samples_as_the_library_does_and_evaluates_what_it_answers() -> None:
+    seen = observation(3, cameras=2)
+    policy = make(replace(SIZE, noise_level=1e-9, preconditioned=False), spec(3, cameras=2), seed=1)
+    noise = policy.noise(seen, GlobalStep(0), 0, 0)
+    count = SIZE.instruction_tokens
+    words = (torch.from_numpy(seen.task)[:, None] * count + torch.arange(count)) % SIZE.vocabulary
+    pictures = torch.full((3, 2 * (32 // SIZE.patch) ** 2), SIZE.vocabulary)
+    native = policy.pi0.sample_actions(
+        state=torch.from_numpy(seen.state),
+        input_ids=torch.cat([pictures, words], dim=1),
+        pixel_values=torch.from_numpy(seen.images).permute(0, 1, 4, 2, 3) / 255 * 2 - 1,
+        noise=torch.from_numpy(noise[:, 0]),
+        pixel_attention_mask=torch.ones(3, 2, dtype=torch.bool),
+        num_steps=SIZE.denoise_steps,
+    )
+    assert np.allclose(policy.act(seen, noise).chain[:, -1], native, atol=1e-6)
+
+    policy = make(SIZE, spec(3, cameras=2), seed=1)
+    answer = policy.act(seen, noise)
+    evaluation = policy.evaluate(seen, answer.chain)
+    assert np.allclose(evaluation.log_prob.detach(), answer.log_prob, atol=1e-4)
+    evaluation.log_prob.sum().backward()
+    expert = make(replace(SIZE, train="expert"), spec(3, cameras=2), seed=1)
+    trained = {n for n, p in expert.named_parameters() if p.requires_grad}
+    assert any(".dit." in n for n in trained)
+    assert not any(".vlm." in n for n in trained)
+    with pytest.raises(ConfigurationError, match="no cameras"):
+        make(SIZE, spec(3))

@@ -1,0 +1,186 @@
+"""Simulators in processes of their own: the same bits; deaths and hangs are clear, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlprof.overlap.equality import equal_bits
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import (
+    ConfigurationError,
+    SimulatorDiedError,
+    SimulatorError,
+    SimulatorTimeoutError,
+)
+from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from tests.conftest import ROOT
+
+FAULTY = "tests.workloads.embodied.simulators.faulty:Faulty"
+ARM = "rlprof.workloads.embodied.simulators.mujoco_arm:MujocoArm"
+ACTIONS = np.ones((4, 2, 3), dtype=np.float32)
+
+
+def faulty(**options) -> SimulatorProcesses:
+    return SimulatorProcesses(FAULTY, 4, workers=2, environment={"PYTHONPATH": str(ROOT)}, **options)
+
+
+def alive(process: int) -> bool:
+    """Runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(processes: tuple[int, ...], within_s: float = 5.0) -> bool:
+    until = time.monotonic() + within_s
+    while any(Path(f"/proc/{p}").exists() for p in processes) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not any(Path(f"/proc/{p}").exists() for p in processes)
+
+
+def test_processes_give_the_bits_of_one_process(mujoco) -> None:
+    from rlprof.workloads.embodied.simulators.mujoco_arm import MujocoArm
+
+    options = {"seed": 3, "group": 2, "auto_reset": True, "episode_steps": 10}
+    native = MujocoArm(6, **options)
+    draw = np.random.default_rng(0)
+    with SimulatorProcesses(ARM, 6, workers=2, **options) as simulator:
+        assert simulator.spec == native.spec
+        assert equal_bits(simulator.reset(GlobalStep(0), 0), native.reset(GlobalStep(0), 0))
+        for samples in (None, np.array([5, 0, 3]), np.array([2])):
+            actions = draw.uniform(-1, 1, (6 if samples is None else len(samples), 5, 4)).astype(np.float32)
+            assert equal_bits(simulator.step(actions, samples), native.step(actions, samples))
+        simulator.physics(actions, samples)
+        native.physics(actions, samples)
+        assert equal_bits(simulator.reward(samples), native.reward(samples))
+        simulator.auto_reset(samples)
+        native.auto_reset(samples)
+        assert equal_bits(simulator.render(), native.render())
+        state = simulator.state_dict()
+        assert equal_bits(state, native.state_dict())
+        simulator.step(np.zeros((6, 5, 4), np.float32))
+        simulator.load_state_dict(state)
+        assert equal_bits(simulator.state_dict(), native.state_dict())
+
+
+def test_results_do_not_change_with_the_next_call() -> None:
+    with faulty() as simulator:
+        first = simulator.reset(GlobalStep(0), 0)
+        simulator.step(ACTIONS)
+        assert not first.state.any()
+
+
+def test_an_error_in_a_process_is_raised_here_and_the_simulator_goes_on() -> None:
+    with faulty(how="raises", call="step") as simulator:
+        with pytest.raises(
+            SimulatorError, match=r"process 1 \(environments 1, 3\): the gripper is stuck"
+        ) as e:
+            simulator.step(ACTIONS)
+        assert e.value.hint == "pull"
+        assert simulator.step(ACTIONS[:2], np.array([0, 2])).rewards.tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("how", "says"), [("exits", "code 7 (somebody tripped over the cable)"), ("crashes", "SIGSEGV")]
+)
+def test_a_process_that_dies_is_named_and_all_end(how: str, says: str) -> None:
+    simulator = faulty(how=how)
+    processes = simulator.process_ids
+    simulator.reset(GlobalStep(0), 0)
+    with pytest.raises(SimulatorDiedError) as caught:
+        simulator.step(ACTIONS)
+    assert says in str(caught.value)
+    assert "environments 1, 3" in str(caught.value)
+    assert gone(processes)
+    with pytest.raises(SimulatorError, match="is no more"):
+        simulator.reset(GlobalStep(0), 0)
+    simulator.close()
+
+
+def test_a_process_that_is_killed_between_calls_is_named() -> None:
+    simulator = faulty()
+    simulator.reset(GlobalStep(0), 0)
+    os.kill(simulator.process_ids[0], signal.SIGKILL)
+    with pytest.raises(SimulatorDiedError, match="SIGKILL during reset"):
+        simulator.reset(GlobalStep(0), 0)
+    assert gone(simulator.process_ids)
+
+
+def test_a_process_that_hangs_is_ended_in_time() -> None:
+    simulator = faulty(how="hangs", timeout_s=0.5)
+    processes = simulator.process_ids
+    started = time.monotonic()
+    with pytest.raises(SimulatorTimeoutError, match=r"process 1 .* did not answer to step within 0.5 s"):
+        simulator.step(ACTIONS)
+    assert time.monotonic() - started < 5
+    assert gone(processes)
+
+
+def test_a_process_that_hangs_at_the_end_is_ended() -> None:
+    simulator = faulty(how="hangs", call="close", timeout_s=0.3)
+    simulator.close()
+    assert gone(simulator.process_ids)
+    simulator.close()
+
+
+@pytest.mark.parametrize("how", ["raises", "exits"])
+def test_a_simulator_that_cannot_be_made_leaves_nothing(how: str) -> None:
+    before = children()
+    with pytest.raises(SimulatorError, match="process 1"):
+        faulty(how=how, call="make")
+    assert children() == before
+
+
+def children() -> set[str]:
+    mine = str(os.getpid())
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[1] == mine:
+            found.add(status.parent.name)
+    return found
+
+
+def test_processes_end_with_their_driver() -> None:
+    code = f"""
+import time
+from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+s = SimulatorProcesses({FAULTY!r}, 4, workers=2)
+print(*s.process_ids, flush=True)
+time.sleep(60)
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    processes = tuple(map(int, driver.stdout.readline().split()))
+    assert len(processes) == 2
+    assert all(alive(p) for p in processes)
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    until = time.monotonic() + 5
+    while any(alive(p) for p in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(alive(p) for p in processes)
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="5 processes for 4"):
+        SimulatorProcesses(FAULTY, 4, workers=5)
+    with pytest.raises(ConfigurationError, match="groups of 3"):
+        faulty(group=3)
+    with pytest.raises(SimulatorError, match="does not start"):
+        faulty(python="/nowhere/python")
+    with faulty() as simulator, pytest.raises(SimulatorError, match="shape"):
+        simulator.step(ACTIONS[:, :1])

@@ -1,0 +1,108 @@
+"""The loop as nodes: recorded, split and interleaved, installed; the same bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlprof.overlap import check_declarations
+from rlprof.overlap.equality import equal_bits
+from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.transforms import interleave, split_spatial, split_temporal
+from rlprof.taskgraph import verify
+from rlprof.workloads.embodied.build import make_simulator, make_trainer
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.nodes import wrap_trainer
+from tests.workloads.embodied.made import left, small, trained
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+EPOCH = "iteration/generate_rollouts/rollout_epoch"
+CHUNK = f"{EPOCH}/chunk"
+
+
+def spatial(graph):
+    return interleave(split_spatial(graph, CHUNK, 2), CHUNK)
+
+
+def temporal(graph):
+    return interleave(split_temporal(graph, EPOCH, 2), EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("region", "transform", "options"),
+    [
+        ("iteration", spatial, {"policy": "pi0", "phases": True}),
+        ("iteration", temporal, {"policy": "gr00t"}),
+        (
+            "generate_rollouts",
+            spatial,
+            {"policy": "openvla_oft", "algorithm": "grpo", "group": 2, "phases": True},
+        ),
+        ("iteration", spatial, {"policy": "pi05", "minibatch_scope": "epoch", "workers": 2}),
+    ],
+)
+def test_training_goes_on_bit_for_bit(region, transform, options) -> None:
+    config = small(**options)
+    wanted, state = trained(config, 4)
+    trainer, spare = make_trainer(config), make_simulator(config)
+    wrapped = wrap_trainer(trainer, [spare])
+    program, out = wrapped.program, []
+
+    def run(*steps: int) -> None:
+        out.extend(trainer.iteration(GlobalStep(i)) for i in steps)
+
+    try:
+        recording = program.record(wrapped.nodes[region], run=lambda: run(0, 1))
+        changed = transform(program.graph(recording))
+        program.install(changed)
+        run(2)
+        replacement = program.table[wrapped.nodes[region].path]
+        assert not verify(replacement.executor.tasks, replacement.last_record)
+        program.uninstall()
+        run(3)  # natively again
+        assert equal_bits(out, wanted)
+        assert equal_bits(left(trainer), state)
+    finally:
+        wrapped.unwrap()
+        trainer.env.simulator.close()
+        spare.close()
+
+
+def test_wrapping_changes_nothing_and_is_undone() -> None:
+    config = small()
+    wanted, state = trained(config, 1)
+    trainer = make_trainer(config)
+    before = {id(x): set(vars(x)) for x in (trainer, trainer.env, trainer.rollout, trainer.actor)}
+    wrapped = wrap_trainer(trainer)
+    assert equal_bits([trainer.iteration(GlobalStep(0))], wanted)
+    assert equal_bits(left(trainer), state)
+    wrapped.unwrap()
+    assert {id(x): set(vars(x)) for x in (trainer, trainer.env, trainer.rollout, trainer.actor)} == before
+    assert trainer.chunk is iter
+
+
+def test_environments_that_reset_by_themselves_forbid_epochs_side_by_side() -> None:
+    config = small(auto_reset=True)
+    trainer = make_trainer(config)
+    wrapped = wrap_trainer(trainer, [make_simulator(config)])
+    program = wrapped.program
+    recording = program.record(
+        wrapped.nodes["iteration"], run=lambda: [trainer.iteration(GlobalStep(i)) for i in range(2)]
+    )
+    with pytest.raises(IllegalTransformationError, match="ENV"):
+        temporal(program.graph(recording))
+    wrapped.unwrap()
+
+
+def test_what_is_declared_is_what_is_written() -> None:
+    trainer = make_trainer(small(phases=True))
+    wrapped = wrap_trainer(trainer)
+    numbers = iter(range(100))
+
+    def run() -> None:
+        for _ in range(2):
+            trainer.iteration(GlobalStep(next(numbers) % 2))
+
+    report = check_declarations(wrapped.program, run, reads=False)
+    assert not report.findings
+    wrapped.unwrap()

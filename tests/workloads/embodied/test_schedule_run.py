@@ -1,0 +1,75 @@
+"""Training under every synchronous schedule: the same bits, in the order that the graph says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from rlprof.overlap.equality import equal_bits
+from rlprof.taskgraph import Task, run, schedule, verify
+from rlprof.workloads.embodied.build import make_trainer
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import SimulatorError
+from rlprof.workloads.embodied.schedule_graph import Shape, iteration_graph
+from rlprof.workloads.embodied.schedule_run import ScheduledTrainer, measured
+from rlprof.workloads.embodied.schedules import SCHEDULES, StageSchedule
+from tests.workloads.embodied.made import left, small, trained
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+SYNCHRONOUS = [s for s in SCHEDULES.values() if not s.asynchronous]
+TRAIN_PIPE = StageSchedule("hybrid-pipe, train pipe", "hybrid", 2, True, True)
+
+
+@pytest.fixture(scope="module")
+def native() -> dict[str, Any]:
+    return {scope: trained(small(minibatch_scope=scope), 2) for scope in ("rollout", "epoch")}
+
+
+@pytest.mark.parametrize("stages", [*SYNCHRONOUS, TRAIN_PIPE], ids=lambda s: s.name)
+def test_every_schedule_gives_the_same_bits(native, stages: StageSchedule) -> None:
+    scope = "epoch" if stages.train_pipe else "rollout"
+    trainer = make_trainer(small(minibatch_scope=scope))
+    scheduled = ScheduledTrainer(trainer, stages)
+    results = [scheduled.iteration(GlobalStep(i)) for i in range(2)]
+    assert scheduled.record is not None
+    assert not verify(scheduled.graph, scheduled.record)
+    wanted, state = native[scope]
+    assert equal_bits(results, wanted)
+    assert equal_bits(left(trainer), state)
+
+
+def test_grpo_needs_no_last_values() -> None:
+    config = small(algorithm="grpo", group=2)
+    wanted, state = trained(config, 1)
+    trainer = make_trainer(config)
+    scheduled = ScheduledTrainer(trainer, SCHEDULES["hybrid-pipe"])
+    assert not [t for t in scheduled.graph.tasks if t.payload == "values"]
+    assert equal_bits([scheduled.iteration(GlobalStep(0))], wanted)
+    assert equal_bits(left(trainer), state)
+
+
+def test_a_worker_that_fails_is_what_the_caller_sees() -> None:
+    trainer = make_trainer(small())
+    scheduled = ScheduledTrainer(trainer, SCHEDULES["colocated-pipe"])
+
+    def broken(*_args: Any, **_kwargs: Any) -> Any:
+        raise SimulatorError("the gripper is stuck")
+
+    trainer.env.simulator.step = broken  # type: ignore[method-assign]
+    with pytest.raises(SimulatorError, match="stuck"):
+        scheduled.iteration(GlobalStep(0))
+
+
+@pytest.mark.parametrize("stages", [SCHEDULES["colocated"], SCHEDULES["hybrid-pipe"]], ids=lambda s: s.name)
+def test_a_schedule_of_measured_times_is_as_long_as_the_run(stages: StageSchedule) -> None:
+    graph = iteration_graph(stages, Shape(1, 1))
+    seconds = {"predict": 0.2, "values": 0.1, "env": 0.25, "train": 0.1}
+
+    def work(task: Task, _inputs: Any) -> None:
+        time.sleep(seconds.get(task.payload or "", 0.0))
+
+    record = run(graph, dict.fromkeys({t.payload for t in graph.tasks if t.payload}, work)).record
+    assert schedule(measured(graph, record)).makespan_s == pytest.approx(record.wall_s, rel=0.05)

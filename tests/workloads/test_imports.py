@@ -1,0 +1,68 @@
+"""What importing the workloads brings in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+HEAVY = {"torch", "mujoco", "polars", "pandas", "transformers", "ray", "pyarrow"}
+PACKAGES = [
+    "rlprof.workloads",
+    "rlprof.workloads.embodied",
+    "rlprof.workloads.embodied.contracts",
+    "rlprof.workloads.embodied.config",
+    "rlprof.workloads.embodied.policies",
+    "rlprof.workloads.embodied.simulators.serve",
+    "rlprof.workloads.embodied.schedule_graph",
+    "rlprof.workloads.embodied.runner",
+    "rlprof.cli.run",
+]
+
+
+def modules_after(code: str) -> set[str]:
+    code += "\nimport json, sys; print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(out.stdout))
+
+
+def test_importing_the_packages_imports_nothing_heavy() -> None:
+    loaded = modules_after("\n".join(f"import {name}" for name in PACKAGES))
+    assert not loaded & HEAVY
+
+
+def test_a_simulator_process_needs_numpy_alone() -> None:
+    """An interpreter of another environment has no more than numpy and the simulator."""
+    loaded = modules_after("import rlprof.workloads.embodied.simulators.serve")
+    assert not loaded & (HEAVY | {"orjson", "typer", "rich", "numba"})
+
+
+def test_a_training_runs_where_there_is_no_polars(tmp_path) -> None:
+    pytest.importorskip("mujoco")
+    code = f"""
+import sys
+sys.modules["polars"] = None
+from pathlib import Path
+from rlprof.workloads.embodied.runner import run
+from tests.workloads.embodied.made import small
+assert len(run(small(), Path({str(tmp_path)!r}), 1).rows) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(("hidden", "says"), [("mujoco", "mujoco_arm"), ("torch", "policy")])
+def test_a_missing_package_is_one_line_that_says_what_to_install(tmp_path, hidden: str, says: str) -> None:
+    code = f"import sys; sys.modules[{hidden!r}] = None\nfrom rlprof.cli.main import run\nrun()"
+    arguments = ["run", "embodied", "--preset", "exact", "--iterations", "1", "--out", str(tmp_path / "o")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert 'pip install "rlprof[workloads]"' in line
+    assert hidden in line
+    assert says in line
