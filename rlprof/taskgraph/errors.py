@@ -14,6 +14,10 @@ class GraphError(RlprofError):
     """A task graph that cannot be used."""
 
 
+class GraphTypeError(GraphError, TypeError):
+    """A part of a graph that is not of the type that it has to be."""
+
+
 class GraphFormatError(GraphError):
     """A document that is no task graph, or one of a later version."""
 

@@ -29,7 +29,18 @@ from rlprof.taskgraph.errors import (
     UnknownTaskError,
 )
 from rlprof.taskgraph.state import check_accesses
-from rlprof.taskgraph.task import EDGE_KINDS, INITIAL, CellAccess, Edge, EdgeKind, Scalar, Task, Use
+from rlprof.taskgraph.task import (
+    EDGE_KINDS,
+    INITIAL,
+    CellAccess,
+    Edge,
+    EdgeKind,
+    Scalar,
+    Task,
+    Use,
+    check_types,
+    tuple_of,
+)
 
 __all__ = [
     "EDGE_KINDS",
@@ -85,6 +96,8 @@ class TaskGraph:
         If tasks wait for each other.
     AccessError
         If no order of the tasks could satisfy their accesses (`rlprof.taskgraph.state.check_accesses`).
+    GraphTypeError
+        If a part is of another type than it has to be.
     GraphError
         If a duration is negative or not finite, or an edge's kind is none of the four.
     """
@@ -94,13 +107,15 @@ class TaskGraph:
     capacities: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tasks = tuple(sorted(self.tasks, key=lambda t: (t.program_order, t.id)))
+        tasks, edges = tuple_of(Task, self.tasks, "tasks"), tuple_of(Edge, self.edges, "edges")
+        check_types(tasks, self.capacities)
+        tasks = tuple(sorted(tasks, key=lambda t: (t.program_order, t.id)))
         object.__setattr__(self, "tasks", tasks)
         object.__setattr__(self, "capacities", dict(sorted(self.capacities.items())))
         if len(self.index) != len(tasks):
             twice = next(i for i, n in Counter(t.id for t in tasks).items() if n > 1)
             raise DuplicateError(f"two tasks have the id {twice!r}", hint="give every task its own id")
-        object.__setattr__(self, "edges", self._checked_edges(self.edges))
+        object.__setattr__(self, "edges", self._checked_edges(edges))
         self._check_resources()
         check_accesses(tasks)
         for task in tasks:

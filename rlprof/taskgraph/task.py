@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+from rlprof.taskgraph.errors import GraphTypeError
 
 #: Why a task waits for another: it needs its output; the version of a state object that the other wrote or
 #: still reads; updated weights that the other publishes; or an order that was chosen, without any value.
 EdgeKind = Literal["data", "state", "publication", "order"]
 EDGE_KINDS: tuple[str, ...] = get_args(EdgeKind)
 Scalar = str | int | float | bool | None
+
+_Part = TypeVar("_Part")
 
 #: The version of a cell that nobody has written yet.
 INITIAL = ""
@@ -95,6 +99,11 @@ class Task:
         State that it reads or writes, sorted by cell and copy; each at most once.
     worker : str or None
         The worker that must run it; None: any. A worker runs one task at a time.
+
+    Raises
+    ------
+    GraphTypeError
+        If its resources or accesses are something else.
     """
 
     id: str
@@ -110,12 +119,13 @@ class Task:
     def __post_init__(self) -> None:
         pairs = self.provenance.items() if isinstance(self.provenance, Mapping) else self.provenance
         object.__setattr__(self, "name", self.name or self.id)
-        object.__setattr__(self, "resources", tuple(self.resources))
+        object.__setattr__(self, "resources", tuple_of(Use, self.resources, "resources", self.id))
         object.__setattr__(self, "provenance", tuple(sorted((str(k), v) for k, v in pairs)) if pairs else ())
         if self.duration_s is not None:
             object.__setattr__(self, "duration_s", float(self.duration_s) + 0.0)  # -0.0 becomes 0.0
         if self.accesses:
-            object.__setattr__(self, "accesses", tuple(sorted(self.accesses, key=lambda a: a.key)))
+            accesses = tuple_of(CellAccess, self.accesses, "accesses", self.id)
+            object.__setattr__(self, "accesses", tuple(sorted(accesses, key=lambda a: a.key)))
 
     @property
     def uses(self) -> tuple[Use, ...]:
@@ -143,3 +153,54 @@ class Edge:
     target: str
     kind: EdgeKind = "data"
     item: str = ""
+
+
+def tuple_of(kind: type[_Part], parts: Any, what: str, task: str | None = None) -> tuple[_Part, ...]:
+    """Return the items of an iterable if all of them are of a type.
+
+    Raises
+    ------
+    GraphTypeError
+        If not; says `what` they are, of which task or of the graph.
+    """
+    whose = f"{what} of {'the graph' if task is None else f'task {task!r}'}"
+    if isinstance(parts, kind | str) or not isinstance(parts, Iterable):
+        raise GraphTypeError(
+            f"the {whose} are {parts!r}", hint=f"give a tuple of {kind.__name__}; one item needs a comma"
+        )
+    found = tuple(parts)
+    for part in found:
+        if not isinstance(part, kind):
+            raise GraphTypeError(f"{part!r} among the {whose} is no {kind.__name__}")
+    return found
+
+
+def check_types(tasks: Iterable[Task], capacities: Any) -> None:
+    """Check that names are text and amounts whole numbers, as JSON will hold them.
+
+    Raises
+    ------
+    GraphTypeError
+        If one is something else; names it.
+    """
+    for task in tasks:
+        if not (isinstance(task.id, str) and isinstance(task.name, str)):
+            raise GraphTypeError(f"task {task.id!r} has an id or a name that is no text")
+        for what, key in (("payload", task.payload), ("worker", task.worker)):
+            if key is not None and not isinstance(key, str):
+                raise GraphTypeError(
+                    f"task {task.id!r} has the {what} {key!r}, which is no text",
+                    hint="name it here, and give the calls or factories by name to the back end",
+                )
+        _check_whole(task.program_order, f"program order of task {task.id!r}")
+        for use in task.resources:
+            _check_whole(use.amount, f"amount of {use.resource!r} of task {task.id!r}")
+    if not isinstance(capacities, Mapping):
+        raise GraphTypeError(f"the capacities of the graph are {capacities!r}", hint='write {"cores": 8}')
+    for name, capacity in capacities.items():
+        _check_whole(capacity, f"capacity of {name!r}")
+
+
+def _check_whole(value: Any, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise GraphTypeError(f"the {what} is {value!r}, which is no whole number", hint="give an int")

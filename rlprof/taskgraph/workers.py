@@ -177,9 +177,11 @@ class WorkerPool(ABC):
         if not self._kept:
             self._start()
         try:
-            for worker in self._workers.values():
-                if (lost := worker.down()) is not None:
-                    raise lost
+            for name, why in self.lost.items():
+                raise WorkerDownError(
+                    f"worker {name} was lost before this run, and its state with it: {why}",
+                    hint="renew() makes lost workers anew, with the state that their factories make",
+                ) from why
             able = self._check_payloads(graph)
         except BaseException:
             if not self._kept:

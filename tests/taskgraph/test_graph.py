@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rlprof.taskgraph import (
     Edge,
     GraphError,
     GraphFormatError,
+    GraphTypeError,
     ResourceError,
     Task,
     TaskGraph,
@@ -157,6 +159,43 @@ def test_mistakes_are_named() -> None:
         TaskGraph((Task("a", resources=(Use("gpu"), Use("gpu"))),))
     with pytest.raises(ResourceError, match="capacity 0"):
         TaskGraph((), capacities={"gpu": 0})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TaskGraph(A), "the tasks of the graph are Task.*one item needs a comma"),
+        (lambda: TaskGraph("ab"), "the tasks of the graph are 'ab'"),
+        (lambda: TaskGraph(None), "the tasks of the graph are None"),
+        (lambda: TaskGraph(("a",)), "'a' among the tasks of the graph is no Task"),
+        (lambda: TaskGraph((A, B), Edge("a", "b")), "the edges of the graph are Edge"),
+        (lambda: TaskGraph((A, B), (("a", "b", "data"),)), "among the edges of the graph is no Edge"),
+        (lambda: Task("a", resources=Use("gpu")), "the resources of task 'a' are Use"),
+        (lambda: Task("a", resources=("gpu",)), "'gpu' among the resources of task 'a' is no Use"),
+        (lambda: Task("a", accesses=("W",)), "'W' among the accesses of task 'a' is no CellAccess"),
+        (lambda: TaskGraph((Task(3),)), "task 3 has an id or a name that is no text"),
+        (
+            lambda: TaskGraph((Task("a", payload=print),)),
+            "has the payload .* is no text. Next: name it",
+        ),
+        (lambda: TaskGraph((Task("a", worker=2),)), "has the worker 2, which is no text"),
+        (lambda: TaskGraph((Task("a", program_order=0.5),)), "program order of task 'a' is 0.5"),
+        (lambda: TaskGraph((Task("a", resources=(Use("gpu", 0.5),)),)), "amount of 'gpu' of task 'a' is 0.5"),
+        (lambda: TaskGraph((A,), capacities={"gpu": "2"}), "capacity of 'gpu' is '2'"),
+        (lambda: TaskGraph((A,), capacities=[("gpu", 2)]), "the capacities of the graph are"),
+    ],
+)
+def test_a_part_of_another_type_is_a_typed_error_that_names_it(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(GraphTypeError, match=message):
+        make()
+
+
+def test_parts_may_come_from_any_iterable() -> None:
+    made = TaskGraph((t for t in (A, B)), (e for e in (Edge("a", "b"),)))
+    assert made == TaskGraph((A, B), (Edge("a", "b"),))
+    assert Task("a", resources=(u for u in (Use("gpu"),))).resources == (Use("gpu"),)
 
 
 def test_two_edges_between_the_same_tasks_may_differ_in_kind_or_item() -> None:
