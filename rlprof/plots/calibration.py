@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from rlprof.planning.calibration.estimate import Residual
     from rlprof.planning.calibration.validate import Comparison
 
-#: After Okabe and Ito (2008).
-GROUP_COLOURS = ("#0a7fc2", "#d55e00", "#009e73", "#cc79a7", "#e6a700", "#56b4e9", "#8c6bb1", "#9a9fa6")
+#: After Okabe and Ito (2008), and four more for as many kinds as are measured.
+GROUP_COLOURS = (
+    *("#0a7fc2", "#d55e00", "#009e73", "#cc79a7", "#e6a700", "#56b4e9", "#8c6bb1", "#9a9fa6"),
+    *("#8c564b", "#a6b82e", "#c2185b", "#5f6b7a"),
+)
 _SCHEMA = {
     "group": pl.String,
     "label": pl.String,

@@ -26,7 +26,7 @@ class Estimate:
     value : float
         Fitted to all measurements.
     low, high : float
-        Bounds of its 95 % interval: the points are drawn anew, with replacement, and fitted again.
+        Bounds of its 95 % interval: fits to times whose deviations are drawn anew, see `refitted`.
     samples, points : int
         Times, and sizes, that it rests on.
     """
@@ -150,6 +150,47 @@ def resampled(
         for _ in range(draws)
     ]
     return np.asarray(made)
+
+
+def refitted(
+    measured: Vector,
+    fitted: Vector,
+    fit: Callable[[Vector], Vector],
+    parameters: int,
+    draws: int,
+    seed: int,
+    groups: Sequence[str],
+) -> NDArray[np.float64]:
+    """Fit again to times that have the deviations of other points; returns (draws, parameters).
+
+    Deviations (logarithms) are drawn with replacement within each group, and widened for the parameters that
+    the fit had to choose. All sizes stay: a sweep without its large sizes would say nothing about a
+    bandwidth.
+
+    Parameters
+    ----------
+    measured, fitted : array
+        Times, in seconds.
+    fit : callable
+        Fits to other times of the same points.
+    parameters : int
+        That are fitted.
+    draws, seed : int
+        How often, and the seed.
+    groups : sequence of str
+        Group of each point.
+    """
+    count = len(measured)
+    widened = np.log(measured / fitted) * np.sqrt(count / max(count - parameters, 1))
+
+    def once(at: NDArray[np.intp]) -> Vector:
+        return fit(fitted * np.exp(widened[at]))
+
+    order = np.argsort(np.unique(groups, return_inverse=True)[1], kind="stable")
+    back = np.argsort(order)
+    # positions come group by group; each point takes the deviation drawn at its place in its group
+    ordered = [groups[n] for n in order]
+    return resampled(count, lambda at: once(order[at][back]), draws, seed, ordered)
 
 
 def interval(values: Vector, center: float) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from rlprof.planning.calibration.estimate import (
     Residual,
     Vector,
     interval,
+    refitted,
     resampled,
     robust_fit,
 )
@@ -172,21 +173,21 @@ def fit_compute(
         filled[free] = parameters
         return filled
 
-    def fit(at: NDArray[np.intp], begin: Sequence[Vector]) -> Vector:
-        weight = table.weight * np.sqrt(np.bincount(at, minlength=len(table.measured_s)))
-
+    def fit(to: Vector, begin: Sequence[Vector]) -> Vector:
         def residuals(p: Vector) -> Vector:
-            return np.asarray(np.log(table.times(whole(p, begin[0])) / table.measured_s))
+            return np.asarray(np.log(table.times(whole(p, begin[0])) / to))
 
         found = robust_fit(
-            residuals, [s[free] for s in begin], weight=weight, bounds=bounds, x_scale=_scale(free)
+            residuals, [s[free] for s in begin], weight=table.weight, bounds=bounds, x_scale=_scale(free)
         )
         return whole(found, begin[0])
 
-    everything = np.arange(len(rest))
-    best = fit(everything, starts)
-    drawn = resampled(len(rest), lambda at: fit(at, [best]), draws, seed, [o.kind for o in rest])
+    best = fit(table.measured_s, starts)
     fitted = table.times(best)
+    kinds = [o.kind for o in rest]
+    drawn = refitted(
+        table.measured_s, fitted, lambda to: fit(to, [best]), int(free.sum()), draws, seed, kinds
+    )
 
     def estimate(number: int, kinds: Sequence[str] | None = None) -> Estimate:
         behind = [o for o in rest if kinds is None or o.kind in kinds]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.estimate import (
@@ -14,7 +13,7 @@ from rlprof.planning.calibration.estimate import (
     Residual,
     Vector,
     interval,
-    resampled,
+    refitted,
     robust_fit,
 )
 from rlprof.planning.calibration.observation import Observation
@@ -81,30 +80,24 @@ def fit_link(observed: Sequence[Observation], *, draws: int = 100, seed: int = 0
     a, b = np.array([coefficients(o) for o in observed]).T
     measured = np.array([o.seconds for o in observed])
 
-    def times(parameters: Vector, at: NDArray[np.intp]) -> Vector:
+    def times(parameters: Vector) -> Vector:
         alpha, beta = np.exp(parameters)
-        return np.asarray(a[at] * alpha + b[at] * beta)
+        return np.asarray(a * alpha + b * beta)
 
-    def fit(at: NDArray[np.intp], starts: Sequence[Vector]) -> Vector:
-        return robust_fit(lambda p: np.log(times(p, at) / measured[at]), starts)
+    def fit(to: Vector, start: Vector) -> Vector:
+        return robust_fit(lambda p: np.asarray(np.log(times(p) / to)), [start])
 
-    everything = np.arange(len(measured))
     small, large = int(np.argmin(b)), int(np.argmax(b))
     start = np.log([measured[small] / a[small], measured[large] / b[large]])
-    found = fit(everything, [start])
-    drawn = resampled(
-        len(measured),
-        lambda at: fit(at, [found]),
-        draws,
-        seed,
-        [f"{o.kind} {o.key['ranks']}" for o in observed],
-    )
+    found = fit(measured, start)
+    fitted = times(found)
+    groups = [f"{o.kind} {o.key['ranks']}" for o in observed]
+    drawn = refitted(measured, fitted, lambda to: fit(to, found), 2, draws, seed, groups)
     samples, (alpha, beta) = sum(o.samples for o in observed), np.exp(found)
 
     def estimate(value: float, values: Vector) -> Estimate:
         return Estimate(value, *interval(values, value), samples, len(measured))
 
-    fitted = times(found, everything)
     return LinkFit(
         estimate(float(alpha), np.exp(drawn[:, 0])),
         estimate(float(1 / beta), np.exp(-drawn[:, 1])),

@@ -64,8 +64,8 @@ def _cut(shape: ModelShape, layers: int) -> ModelShape:
 
 
 _7B, _8B, _13B = (SHAPES[name] for name in ("llama2-7b", "llama3.1-8b", "llama2-13b"))
-#: The sizes of llama2-3b with heads of 128: its own, of 100, are none that fast attention kernels take, and the
-#: whole KV cache would be copied in every step.
+#: The sizes of llama2-3b with heads of 128: its own, of 100, suit no fast attention kernel, and the whole
+#: KV cache would be copied in every step.
 _3B = replace(SHAPES["llama2-3b"], name="llama2-3b-25x128", heads=25, kv_heads=25, head_dim=128)
 
 
@@ -112,7 +112,7 @@ def kernel_points(device: str, preset: Preset) -> list[Point]:
     else:
         rows = (1, 4, 16, 64, 128, 256, 512, 1024)
         pairs = [(w, w) for w in (64, 128, 256, 512, 1024)] + [(512, 1408), (1408, 512)]
-        copies, numel = [2**n for n in range(22, 28)], [2**20, 2**22, 2**24]
+        copies, numel = [2**n for n in range(22, 29)], [2**20, 2**22, 2**24]
         cal, sizes = _SMALL[2], [(8, 64), (2, 64), (16, 64), (8, 256)]
     if preset == "quick":
         rows, copies = rows[::2], copies[::2]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlprof.planning.calibration.errors import CalibrationError
-from rlprof.planning.calibration.estimate import Estimate, interval, resampled
+from rlprof.planning.calibration.estimate import Estimate, interval, refitted, resampled
 from rlprof.planning.calibration.fit_compute import (
     ComputeFit,
     _table,
@@ -138,6 +138,23 @@ def test_what_does_not_determine_a_constant_is_refused_by_name() -> None:
     for some in ([], sizes[:2], sizes[3:6:1][:1] * 5):
         with pytest.raises(CalibrationError, match="latency from bandwidth"):
             fit_link(some)
+
+
+def test_deviations_are_drawn_within_their_group_and_every_size_stays() -> None:
+    fitted = np.array([1.0, 10.0, 2.0, 20.0, 3.0])
+    measured = fitted * np.exp([0.1, 0.5, 0.2, 0.6, 0.3])
+    seen = refitted(measured, fitted, lambda to: np.log(to / fitted), 0, 60, 0, ["a", "b", "a", "b", "a"])
+    small, large = seen[:, [0, 2, 4]], seen[:, [1, 3]]
+    assert set(small.round(6).ravel()) == {0.1, 0.2, 0.3}
+    assert set(large.round(6).ravel()) == {0.5, 0.6}
+    widened = refitted(measured, fitted, lambda to: np.log(to / fitted), 4, 5, 0, ["a", "b", "a", "b", "a"])
+    assert widened.max() > 0.6
+
+
+def test_few_sizes_have_an_interval_that_a_bandwidth_can_have() -> None:
+    few = observe(raw(0.1, seed=4), "p2p")[::3]
+    fit = fit_link(few, draws=60)
+    assert fit.bandwidth.high < 5 * fit.bandwidth.value
 
 
 def test_groups_keep_their_number_when_points_are_drawn_anew() -> None:
