@@ -44,6 +44,8 @@ _PASSED = (
     weakref.ref, logging.Logger, type(threading.Lock()), type(threading.RLock()), threading.Condition,
     threading.Event, threading.local, property, staticmethod, classmethod,
 )  # fmt: skip
+#: Programs that come with rlprof.
+_WORKLOADS = "rlprof.workloads."
 #: What reaches out of this process, or runs beside: its attributes are not what it holds.
 _OUTSIDE = frozenset(
     {
@@ -248,8 +250,10 @@ class Contents:
             if _is_immutable(value):
                 self._note(path, "other", value, change)
                 continue
-            package = type(value).__module__.partition(".")[0]
-            if isinstance(value, _PASSED) or package == "rlprof":
+            module = type(value).__module__
+            package = module.partition(".")[0]
+            # rlprof's own objects are none of the program's, but those of its workloads are programs
+            if isinstance(value, _PASSED) or (package == "rlprof" and not module.startswith(_WORKLOADS)):
                 continue
             if package in _OUTSIDE or isinstance(value, threading.Thread):
                 self.sealed[path] = type(value).__qualname__
