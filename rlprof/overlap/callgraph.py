@@ -171,6 +171,10 @@ class CallGraph:
     def __len__(self) -> int:
         return len(self.calls)
 
+    def __repr__(self) -> str:
+        done = "".join(f"; {line}" for line in self.history)
+        return f"<CallGraph of {self.region}: {len(self.calls)} calls, {len(self.streams)} streams{done}>"
+
     @cached_property
     def by_id(self) -> dict[str, Call]:
         """Calls by id."""

@@ -22,6 +22,11 @@ from rlprof.overlap.errors import OverlapError
 Floats = npt.NDArray[np.floating[Any]]
 
 
+def _axes(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of one sample: a number is one axis, as for numpy."""
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
 class Draws:
     """Keyed random numbers, a row for each sample.
 
@@ -97,12 +102,12 @@ class Draws:
     def normal(
         self,
         batch_size: int,
-        shape: tuple[int, ...] = (),
+        shape: int | tuple[int, ...] = (),
         *,
         samples: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> Floats:
         """Standard normal numbers, shape ``(batch_size, *shape)``; arguments as for `keys`."""
-        out = np.empty((batch_size, *shape))
+        out = np.empty((batch_size, *_axes(shape)))
         for row, generator in enumerate(self.generators(batch_size, samples)):
             out[row] = generator.standard_normal(shape)
         return out
@@ -110,12 +115,12 @@ class Draws:
     def uniform(
         self,
         batch_size: int,
-        shape: tuple[int, ...] = (),
+        shape: int | tuple[int, ...] = (),
         *,
         samples: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> Floats:
         """Numbers in [0, 1), shape ``(batch_size, *shape)``; arguments as for `keys`."""
-        out = np.empty((batch_size, *shape))
+        out = np.empty((batch_size, *_axes(shape)))
         for row, generator in enumerate(self.generators(batch_size, samples)):
             out[row] = generator.random(shape)
         return out
@@ -125,12 +130,12 @@ class Draws:
         batch_size: int,
         low: int,
         high: int,
-        shape: tuple[int, ...] = (),
+        shape: int | tuple[int, ...] = (),
         *,
         samples: Sequence[int] | npt.NDArray[Any] | None = None,
     ) -> npt.NDArray[np.int64]:
         """Whole numbers in [low, high), shape ``(batch_size, *shape)``; arguments as for `keys`."""
-        out = np.empty((batch_size, *shape), dtype=np.int64)
+        out = np.empty((batch_size, *_axes(shape)), dtype=np.int64)
         for row, generator in enumerate(self.generators(batch_size, samples)):
             out[row] = generator.integers(low, high, shape)
         return out
@@ -161,7 +166,7 @@ class Draws:
     def torch_normal(
         self,
         batch_size: int,
-        shape: tuple[int, ...] = (),
+        shape: int | tuple[int, ...] = (),
         *,
         samples: Sequence[int] | npt.NDArray[Any] | None = None,
         device: str = "cpu",
@@ -173,5 +178,5 @@ class Draws:
         import torch
 
         generators = self.torch_generators(batch_size, samples, device=device)
-        rows = [torch.randn(shape, generator=g, device=device) for g in generators]
-        return torch.stack(rows) if rows else torch.empty((0, *shape), device=device)
+        rows = [torch.randn(_axes(shape), generator=g, device=device) for g in generators]
+        return torch.stack(rows) if rows else torch.empty((0, *_axes(shape)), device=device)

@@ -100,6 +100,8 @@ def _difference(wanted: Form, found: Form, at: str) -> str:
 def _shown(form: Form) -> str:
     if form.shape is not None:
         return f"{form.kind} of {form.dtype}, shape {form.shape}"
+    if form.kind in ("tuple", "list"):
+        return f"{form.kind} of {len(form.keys)}"
     if form.keys:
         return f"{form.kind} with {', '.join(map(repr, form.keys[:8]))}"
     return describe(form.value) if form.fixed else f"a {form.kind}"

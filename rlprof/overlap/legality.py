@@ -153,7 +153,7 @@ def _units(calls: Mapping[str, Call], graph: CallGraph) -> list[Refusal]:
             continue
         spec = graph.nodes[native.node]
         if spec.role:
-            found.append(Refusal("L6", f"{origin} is a {spec.role} and is cut", ids))
+            found.append(Refusal("L6", f"{origin} has the role {spec.role!r} and is cut", ids))
         if spec.batch is None or native.batch_size is None:
             found.append(Refusal("L1", f"{origin} is cut, and may mix samples", ids))
             continue

@@ -16,7 +16,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import WrapError
 from rlprof.overlap.marked import Iterations
 from rlprof.overlap.remote import callable_of, owner_of, parameters_of, rebound
-from rlprof.overlap.specs import BatchSpec, NodeSpec, Role
+from rlprof.overlap.specs import ROLES, BatchSpec, NodeSpec, Role
 from rlprof.overlap.state import Access
 
 if TYPE_CHECKING:
@@ -145,6 +145,14 @@ class ExecutionNode:
             raise WrapError(
                 f"node {self.path} is stateless and declares {self.accesses[0].name}",
                 hint="say one or the other",
+            )
+        if role not in ROLES:
+            raise WrapError(f"node {self.path} has the role {role!r}", hint='give "update", "sync" or none')
+        if batch is not None and not isinstance(batch, BatchSpec):
+            raise WrapError(f"node {self.path} has the batch {batch!r}", hint="give batch=Batch(...)")
+        if isinstance(resources, str):
+            raise WrapError(
+                f"node {self.path} has the resources {resources!r}", hint=f'give a tuple: ("{resources}",)'
             )
         self.is_stateless = stateless
         self.count = count

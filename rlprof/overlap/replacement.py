@@ -79,6 +79,11 @@ class Replacement:
     ) -> None:
         if on_mismatch not in ("error", "native"):
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
+        if watch is not None and not callable(watch):
+            raise UsageError(
+                f"watch is a {type(watch).__name__}, which sees one call",
+                hint="give what makes one: watch=lambda: Watch(graph)",
+            )
         self.graph = graph
         self.native = native
         self.executor = Executor(graph, entries, constants)

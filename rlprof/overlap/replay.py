@@ -20,6 +20,7 @@ from rlprof.overlap.equality import Distance, distance
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.execute import Executable, native_entry, region_context, sample_arguments
 from rlprof.overlap.materialise import Arguments, materialise
+from rlprof.overlap.state import State
 from rlprof.overlap.structures import is_tensor, put_together
 from rlprof.overlap.values import take_apart
 from rlprof.taskgraph.trial import Restorable, restored
@@ -158,8 +159,9 @@ def replay(
     external : tuple of (tuple, dict)
         Arguments of the region.
     states : mapping of str to object
-        State objects by name, those that split calls write; they are put back between the parts and the
-        native call, by methods ``snapshot()`` and ``restore(snapshot)`` of their own if they have them.
+        What State objects stand for, by name, or these themselves (``program.states``). Those that split
+        calls write are put back between the parts and the native call, by methods ``snapshot()`` and
+        ``restore(snapshot)`` of their own if they have them.
     rtol, atol : float
         Tolerance: ``|part - native| <= atol + rtol |native|``.
 
@@ -174,7 +176,9 @@ def replay(
         If a state that a split call writes is not in `states` or cannot be put back, or outputs cannot be cut
         or joined.
     """
-    run = _Replay(native, graph, entries, constants, external, states or {}, rtol, atol)
+    objects = {k: s.obj if isinstance(s, State) else s for k, s in (states or {}).items()}
+    known = {k: obj for k, obj in objects.items() if obj is not None}
+    run = _Replay(native, graph, entries, constants, external, known, rtol, atol)
     try:
         return run.report()
     finally:

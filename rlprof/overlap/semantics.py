@@ -166,7 +166,10 @@ def of_graph(graph: CallGraph) -> SemanticRecord:
 
 
 class Watch:
-    """Sees the calls of one run and writes its semantic record; give it to `execute` or a replacement.
+    """Sees the calls of one run and writes its semantic record.
+
+    Give one to `execute`, or what makes one for each call to a replacement:
+    ``program.install(graph, watch=make)``, where ``make()`` keeps the ``Watch(graph)`` that it returns.
 
     Parameters
     ----------

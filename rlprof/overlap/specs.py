@@ -6,7 +6,9 @@ These are values: they hold no callable and no object of the program, and can be
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
+
+from rlprof.overlap.errors import WrapError
 
 #: How a call uses a cell: `read` the present value; `update`: a new value made from the old one; `refresh`: a
 #: new value that inherits nothing (Rose, section 4.2.2).
@@ -108,6 +110,11 @@ class BatchSpec:
     samples : str or None
         Parameter that is given the indices of the samples (a numpy array of int64, shape (samples,)) when a
         part of a batch is run; the native call leaves it away. A node with state by sample needs it.
+
+    Raises
+    ------
+    WrapError
+        If an argument is of another type, or `unit` is below 1.
     """
 
     axis: int = 0
@@ -118,10 +125,31 @@ class BatchSpec:
     invariant: bool = False
     samples: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, of in (("parameters", str), ("sequences", str), ("shared_outputs", (int, str))):
+            value = getattr(self, name)
+            if name == "parameters" and value is None:
+                continue
+            if not isinstance(value, list | tuple) or not all(isinstance(item, of) for item in value):
+                raise WrapError(
+                    f"a batch with {name}={value!r}", hint=f'give a tuple, such as {name}=("obs",)'
+                )
+            object.__setattr__(self, name, tuple(value))
+        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
+            raise WrapError(f"a batch with axis={self.axis!r}", hint="give the number of an axis")
+        if not isinstance(self.unit, int) or isinstance(self.unit, bool) or self.unit < 1:
+            raise WrapError(f"a batch with unit={self.unit!r}", hint="give a number of samples from 1 on")
+        if self.samples is not None and not isinstance(self.samples, str):
+            raise WrapError(
+                f"a batch with samples={self.samples!r}",
+                hint="give the name of the parameter that takes them",
+            )
+
 
 #: Boundaries that nothing crosses (rule L6): `sync` publishes trained weights to the rollout, `update` is a
 #: step of the optimiser.
 Role = Literal["", "sync", "update"]
+ROLES: tuple[str, ...] = get_args(Role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ class State:
             raise WrapError(
                 f"state {name} is by sample, and the number of samples is missing", hint="give partitions=..."
             )
+        if isinstance(copies, str) or not isinstance(copies, Sequence):
+            raise WrapError(
+                f"the copies of state {name} are a value of type {type(copies).__name__}",
+                hint="give a list of spare objects",
+            )
         if any(copy is obj for copy in copies):
             raise WrapError(
                 f"a copy of state {name} is the object itself", hint="give spare objects as copies"

@@ -97,6 +97,13 @@ def test_outside_of_nodes_draws_are_counted() -> None:
     assert (first != a.normal(2)).all()
 
 
+def test_a_number_is_a_shape_of_one_axis() -> None:
+    assert (Draws(1).normal(3, 2) == Draws(1).normal(3, (2,))).all()
+    assert (Draws(1).uniform(3, 2) == Draws(1).uniform(3, (2,))).all()
+    assert (Draws(1).integers(3, 0, 9, 2) == Draws(1).integers(3, 0, 9, (2,))).all()
+    assert Draws(1).normal(3).shape == (3,)
+
+
 def test_rows_and_samples_must_agree() -> None:
     draws = Draws(1)
     part = at_call(CallContext("main", None, 0, False), call("main/step", (4, 2)))

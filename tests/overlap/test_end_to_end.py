@@ -11,8 +11,10 @@ from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.lower import lower
+from rlprof.overlap.program import entries
 from rlprof.overlap.replay import replay
 from rlprof.overlap.semantics import Watch, compare, of_graph, watch_native
+from rlprof.overlap.state import State
 from rlprof.overlap.transforms import interleave, split_spatial, split_temporal
 from rlprof.taskgraph import SerialBackend, VersionMismatchError, verify
 from tests.overlap.adversary import RandomOrder, last_first
@@ -136,11 +138,11 @@ def test_parts_replayed_on_native_inputs_give_native_bits(transform):
     made, graph, _ = recorded("rollout")
     program, trainer = made.program, made.trainer
     constants = program._recordings[graph.region].constants
-    entries = {path: node for path, node in program.nodes.items() if not node.is_marked}
+    nodes = dict(entries(program))
     states = {name: state.obj for name, state in program.states.items()}
     program.install(
         made.rollout,
-        lambda: reports.append(replay(graph, transform(graph), entries, constants, states=states)) or [],
+        lambda: reports.append(replay(graph, transform(graph), nodes, constants, states=states)) or [],
     )
     reports: list = []
     reset = trainer.simulator.position.copy()
@@ -165,21 +167,32 @@ def test_a_node_that_mixes_samples_fails_the_replay():
     made, graph, _ = recorded("rollout")
     program = made.program
     constants = program._recordings[graph.region].constants
-    entries = {path: node for path, node in program.nodes.items() if not node.is_marked}
-    native = entries[f"{CHUNK}/step"].entry
+    nodes = dict(entries(program))
+    native = nodes[f"{CHUNK}/step"].entry
 
     def mixing(action, samples=None):
         obs, reward = native(action, samples)
         return obs, reward - reward.mean()
 
     states = {name: state.obj for name, state in program.states.items()}
-    entries[f"{CHUNK}/step"] = mixing
-    report = replay(graph, spatial(graph), entries, constants, states=states)
+    nodes[f"{CHUNK}/step"] = mixing
+    report = replay(graph, spatial(graph), nodes, constants, states=states)
     wrong = {c.node for c in report.calls if not c.passed}
     assert wrong == {f"{CHUNK}/step"}
     assert report.equality == "none"
     with pytest.raises(ReplayError, match="ENV, of which there is no object"):
-        replay(graph, spatial(graph), entries, constants)
+        replay(graph, spatial(graph), nodes, constants)
+    without = {**program.states, "ENV": State("ENV")}
+    with pytest.raises(ReplayError, match="ENV, of which there is no object"):
+        replay(graph, spatial(graph), nodes, constants, states=without)
+
+
+def test_state_objects_stand_for_what_they_hold_in_a_replay():
+    """A State itself has no contents: put back in place of its object, every part would seem wrong."""
+    made, graph, _ = recorded("rollout")
+    program = made.program
+    constants = program._recordings[graph.region].constants
+    assert replay(graph, spatial(graph), entries(program), constants, states=program.states).passed
 
 
 def test_overlap_is_between_components():

@@ -395,6 +395,18 @@ def test_an_unknown_state_is_named_with_the_node() -> None:
             "state S, which is by sample",
         ),
         (lambda r: ExecutionNode(r, label, reads(State("P", partitions=2)[2]), name="x"), "no partition 2"),
+        # a misspelt role would be no boundary, text in place of a tuple a name for each letter
+        (lambda r: ExecutionNode(r, label, name="x", role="updates"), "main/x has the role 'updates'"),
+        (lambda r: LoopNode(2, r, label, name="x", role="Sync"), "main/x has the role 'Sync'"),
+        (lambda r: ExecutionNode(r, label, name="x", batch="samples"), "main/x has the batch 'samples'"),
+        (lambda r: ExecutionNode(r, label, name="x", resources="gpu"), r"resources 'gpu'.*\(\"gpu\",\)"),
+        (lambda r: Batch(parameters="obs"), "parameters='obs'"),
+        (lambda r: Batch(sequences="obs"), "sequences='obs'"),
+        (lambda r: Batch(sequences=None), "sequences=None"),
+        (lambda r: Batch(shared_outputs=1), "shared_outputs=1"),
+        (lambda r: Batch(unit=0), "unit=0"),
+        (lambda r: Batch(axis="0"), "axis='0'"),
+        (lambda r: Batch(samples=("rows",)), "samples="),
     ],
 )
 def test_a_wrong_declaration_says_what_is_wrong(make: Any, message: str) -> None:

@@ -15,6 +15,7 @@ from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.forms import form_of
 from rlprof.overlap.replacement import Replacement
+from rlprof.overlap.semantics import Watch, of_graph
 from rlprof.overlap.specs import NodeSpec
 from tests.overlap.handmade import SAMPLES, Player, rollout_graph
 
@@ -47,7 +48,7 @@ def test_it_has_the_signature_and_the_result_of_the_native_entry():
         ((OBS, 4), r"\[0\]\[1\] is 4, 3 was recorded"),
         ((OBS[:4], 3), r"shape \(4, 3\).*shape \(6, 3\) was recorded"),
         ((OBS.astype(np.float32), 3), "float32"),
-        ((OBS,), "tuple"),
+        ((OBS,), r"\[0\] is tuple of 1, tuple of 2 was recorded"),
         ((OBS.tolist(), 3), "list"),
     ],
 )
@@ -78,6 +79,18 @@ def test_a_node_without_an_entry_is_refused_when_the_graph_is_installed():
     player = Player()
     with pytest.raises(ReplayError, match=r"chunk/step of .* has no entry"):
         Replacement(rollout_graph(2), {"rollout/chunk/infer": player.infer}, {}, native=player.rollout)
+
+
+def test_a_watcher_of_one_call_is_refused_when_the_graph_is_installed():
+    player = Player()
+    watcher = Watch(replaced(player).graph)
+    with pytest.raises(UsageError, match=r"watch is a Watch.*watch=lambda: Watch\(graph\)"):
+        replaced(player, watch=watcher)
+    seen: list[Watch] = []
+    made = replaced(player, watch=lambda: seen.append(Watch(made.graph)) or seen[-1])
+    for _ in range(2):
+        made(OBS, 3)
+    assert [watch.record for watch in seen] == [of_graph(made.graph)] * 2
 
 
 def test_calls_from_several_threads_go_one_after_another():

@@ -29,6 +29,8 @@ def test_declarations() -> None:
         (lambda: State("a[0]"), "cannot name a state"),
         (lambda: State("component:x"), "cannot name a state"),
         (lambda: State("A", partitions=0), "state A has 0 partitions"),
+        (lambda: State("A", copies=object()), "copies of state A are a value of type object"),
+        (lambda: State("A", copies="B"), "copies of state A are a value of type str"),
         (lambda: State("A", by_sample=True), "number of samples is missing"),
         (lambda: reads(3), "type int is no state object"),
         (lambda: State("A", partitions=3)[3], r"no partition 3\. Next: its partitions are 0 \.\. 2"),

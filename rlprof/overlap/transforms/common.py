@@ -35,7 +35,12 @@ def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
         If there is no such node, or it makes no call in this region.
     """
     if path not in graph.nodes:
-        raise IllegalTransformationError(f"there is no node {path}", rule="node", calls=(path,))
+        raise IllegalTransformationError(
+            f"there is no node {path}",
+            rule="node",
+            calls=(str(path),),
+            hint=f"give a path as text, one of {', '.join(sorted(graph.nodes))}",
+        )
     calls = graph.below(path)
     if not calls:
         reason = f"node {path} makes no call in {graph.region}"

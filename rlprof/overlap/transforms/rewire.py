@@ -89,7 +89,7 @@ def _check_movable(graph: CallGraph, target: str, calls: tuple[Call, ...]) -> No
             )
         if node.role:
             raise IllegalTransformationError(
-                f"node {path} is a {node.role}, a boundary of training that is not moved",
+                f"node {path} has the role {node.role!r}, a boundary of training that is not moved",
                 rule="L6",
                 calls=(path,),
             )

@@ -100,7 +100,7 @@ def _batch_size(graph: CallGraph, calls: tuple[Call, ...]) -> int:
             )
         if node.role:
             raise IllegalTransformationError(
-                f"node {node.path} is a {node.role}, a boundary that is never cut",
+                f"node {node.path} has the role {node.role!r}, a boundary that is never cut",
                 rule="L6",
                 calls=(call.id,),
             )

@@ -137,7 +137,7 @@ REFUSED: list[tuple[str, str, dict[str, object], str, str]] = [
     ),
     ("a shift against the flow", "it/l/step", {"shift": 1}, "L2", "it/l[0]/step"),
     ("reads weights too early", "it/eval", {"before": "it/sync"}, "L2", "whose W it sees"),
-    ("a boundary", "it/sync", {"stream": "own"}, "L6", "it/sync is a sync"),
+    ("a boundary", "it/sync", {"stream": "own"}, "L6", "it/sync has the role 'sync'"),
     ("not movable", "it/l/fixed", {"stream": "own"}, "rewire", "it/l/fixed says that it is not movable"),
     ("not movable inside", "it/l", {"before": "it/sync"}, "rewire", "it/l/fixed says that it is not movable"),
     ("part of itself", "it/l/log", {"before": "it/l"}, "rewire", "are parts of each other"),

@@ -198,7 +198,7 @@ REFUSED: list[tuple[str, Node, dict[str, object], str]] = [
         "a boundary",
         Node("a", "a", (), {"W": "refresh"}, mixes=True, role="sync"),
         {},
-        "it/a is a sync, a boundary",
+        "it/a has the role 'sync', a boundary",
     ),
 ]
 
