@@ -128,6 +128,7 @@ class _Making:
         self.reasons: dict[str, str] = {}
         self.notes: list[str] = []
         self.by_collective: dict[str, LinkFit] = {}
+        self.most_devices = machine.count
 
     def measured(self, name: str, estimate: Estimate, source: str, date: str) -> None:
         """A constant that was fitted."""
@@ -227,6 +228,8 @@ class _Making:
                     with contextlib.suppress(CalibrationError):
                         self.by_collective[f"{one}.{tier}"] = fit_link(alone, draws=draws, seed=seed)
             date, ranks = max(o.date for o in there), sorted({int(o.key["ranks"]) for o in there})
+            if tier == "intra_node":  # the file may have been begun on a machine of fewer
+                self.most_devices = max(self.most_devices, *ranks)
             over = f"{self.machine.backend or 'collectives'} over {' and '.join(map(str, ranks))} devices"
             source = f"rlprof calibrate: {over}, typical residual {typical_error_frac(fit.residuals):.1%}"
             self.measured(names[0], fit.alpha_s, source, date)
@@ -256,7 +259,7 @@ class _Making:
                         f"{kind}.{tier} is left out: {self.reasons.get(f'{kind}.{tier}.bandwidth', '')}"
                     )
         order = [*UNITS, *(f"{k}.{t}.{w}" for k in LINK_KINDS for t in TIERS for w in LINK_UNITS)]
-        most = gpus_per_node or max(base.gpus_per_node if base else 1, self.machine.count)
+        most = gpus_per_node or max(base.gpus_per_node if base else 1, self.most_devices)
         hardware = Hardware(name, self.machine.name, most, {key: taken[key] for key in order if key in taken})
         return Calibration(
             hardware, self.estimates, tuple(self.residuals), tuple(self.notes), self.by_collective

@@ -89,8 +89,8 @@ def machine(devices: Devices) -> Machine:
         with contextlib.suppress(Exception):
             versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         with contextlib.suppress(OSError):
-            found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
-            versions |= {"driver": found[1]} if found else {}
+            found = re.search(r"\b\d{3}\.[\d.]+", Path("/proc/driver/nvidia/version").read_text())
+            versions |= {"driver": found[0]} if found else {}
         name, memory, scalar = str(facts.name), int(facts.total_memory), 2
     else:
         name = _processor()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -260,6 +261,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="begin no visit after so long")
     given = parser.parse_args(arguments)
     told = [0.0]
+    # PyTorch collects garbage before each CUDA graph; what is here now is none, and need not be looked at
+    # each time
+    gc.collect()
+    gc.freeze()
 
     def tell(what: str, frac: float) -> None:
         if time.monotonic() - told[0] > 5:
