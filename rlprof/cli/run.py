@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,7 +71,8 @@ class Train(StrEnum):
     LORA = "lora"
 
 
-Number = Annotated[int | None, typer.Option(metavar="N", min=1, show_default="of the preset")]
+def _number(meaning: str, least: int = 1) -> Any:
+    return typer.Option(metavar="N", min=least, help=meaning, show_default="of the preset")
 
 
 @app.command()
@@ -87,28 +88,27 @@ def embodied(
     preset: Annotated[Preset, typer.Option(help="tiny: learns on a CPU. exact: same bits.")] = Preset.TINY,
     iterations: Annotated[int, typer.Option(metavar="N", min=1, help="To have done in the end.")] = 10,
     seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
-    envs: Number = None,
-    rollout_epochs: Number = None,
-    chunks: Number = None,
-    chunk_steps: Number = None,
-    episode_steps: Number = None,
-    group: Number = None,
-    update_epochs: Number = None,
-    global_batch: Number = None,
-    micro_batch: Number = None,
-    denoise_steps: Number = None,
-    learning_rate: Annotated[float | None, typer.Option(metavar="RATE", show_default="of the preset")] = None,
+    envs: Annotated[int | None, _number("Environments.")] = None,
+    rollout_epochs: Annotated[int | None, _number("Rollout epochs of an iteration.")] = None,
+    chunks: Annotated[int | None, _number("Chunks of an epoch.")] = None,
+    chunk_steps: Annotated[int | None, _number("Actions of a chunk.")] = None,
+    episode_steps: Annotated[int | None, _number("Actions of an episode.")] = None,
+    group: Annotated[int | None, _number("Environments that start alike.")] = None,
+    update_epochs: Annotated[int | None, _number("Passes over the samples.")] = None,
+    global_batch: Annotated[int | None, _number("Samples of an optimiser step.")] = None,
+    micro_batch: Annotated[int | None, _number("Samples of one forward and backward pass.")] = None,
+    denoise_steps: Annotated[int | None, _number("Denoise steps of a flow head.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Of Adam.", show_default="of the preset")
+    ] = None,
     minibatch_scope: Annotated[
         Scope | None, typer.Option(help="Over what samples are shuffled.", show_default="rollout")
     ] = None,
     train: Annotated[
         Train | None, typer.Option(help="What is trained.", show_default="of the preset")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Processes of the simulator; 0: in this one."),
-    ] = None,
-    cameras: Annotated[int | None, typer.Option(metavar="N", min=0, help="Cameras.")] = None,
+    workers: Annotated[int | None, _number("Processes of the simulator; 0: in this one.", 0)] = None,
+    cameras: Annotated[int | None, _number("Cameras.", 0)] = None,
     image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
     auto_reset: Annotated[
         bool | None, typer.Option("--auto-reset", help="Environments reset by themselves.")
@@ -120,7 +120,8 @@ def embodied(
         str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest time of a call of the simulator.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.01, help="Longest time of a call of the simulator."),
     ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Iterations between checkpoints.")

@@ -132,7 +132,7 @@ class MujocoArm:
         self._model = self._mujoco.MjModel.from_xml_string(arm.mjcf(image))
         self._data = [self._mujoco.MjData(self._model) for _ in range(max(1, threads))]
         self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)
-        self._spec = self._mujoco.mjtState.mjSTATE_FULLPHYSICS
+        self._spec = int(self._mujoco.mjtState.mjSTATE_FULLPHYSICS)
         size = self._mujoco.mj_stateSize(self._model, self._spec)
         self._state = np.zeros((envs, size))
         self._target = np.zeros((envs, 3))

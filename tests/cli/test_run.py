@@ -1,0 +1,79 @@
+"""`rlprof run embodied`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+SMALL = [
+    "--preset",
+    "exact",
+    "--envs",
+    "4",
+    "--chunks",
+    "2",
+    "--episode-steps",
+    "10",
+    "--denoise-steps",
+    "2",
+    "--global-batch",
+    "8",
+    "--micro-batch",
+    "4",
+    "--policy",
+    "openvla_oft",
+]
+
+
+def test_a_run_and_its_continuation(cli, tmp_path) -> None:
+    out = tmp_path / "run"
+    first = cli("run", "embodied", *SMALL, "--iterations", "1", "--out", out)
+    assert first.code == 0, first.err
+    assert re.fullmatch(
+        rf"{re.escape(str(out))}: 1 iterations, return [\d.-]+, success [\d.]+%, [\d,]+ simulator steps/s\n",
+        first.out,
+    )
+    again = cli("run", "embodied", *SMALL, "--iterations", "1", "--out", out)
+    assert (again.code, again.out) == (2, "")
+    assert "a run is there already. Next: use --resume, --force" in again.err
+    more = cli("run", "embodied", *SMALL, "--iterations", "2", "--out", out, "--resume")
+    assert more.code == 0
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [0, 1]
+    done = cli("run", "embodied", *SMALL, "--iterations", "2", "--out", out, "--resume")
+    assert "2 iterations are done already" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--global-batch", "7"], "16 samples"),
+        (["--algorithm", "grpo", "--group", "3"], "groups of 3"),
+        (["--policy", "pi9"], "pi9"),
+        (["--staggered"], "auto_reset"),
+        (["--timeout", "0"], "--timeout"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:
+    result = cli("run", "embodied", *SMALL, *arguments, "--out", tmp_path / "run")
+    assert result.code == 2
+    (line,) = result.err.strip().splitlines()
+    assert says in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_documented_options_are_those_of_the_command(cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    listed = set(re.findall(r"--[a-z][a-z-]+", cli("run", "embodied", "--help").out)) - {"--help"}
+    text = (ROOT / "docs" / "cli.md").read_text()
+    section = re.search(r"^## `rlprof run embodied .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    assert set(re.findall(r"--[a-z][a-z-]+", section[0])) == listed
