@@ -12,7 +12,7 @@ from rlprof.overlap.bindings import Binding, Const, External, Path, Ref
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.recording import Invocation, Recording, Unknown
 from rlprof.overlap.specs import Cell
-from rlprof.overlap.units import MAKE_ONCE, WRAP, Fold, Folded, argument, leaves_at, spell
+from rlprof.overlap.units import EFFECT, MAKE_ONCE, WRAP, Fold, Folded, argument, leaves_at, spell
 
 
 def find_units(recording: Recording) -> tuple[Folded, ...]:
@@ -49,7 +49,8 @@ def find_units(recording: Recording) -> tuple[Folded, ...]:
     varying: set[str] = set()
     while True:
         views = tuple(Folded(recording, run, opaque, varying) for run in range(len(recording.runs)))
-        folds = [*_structure(recording, views)] or [*_values(recording, views)]
+        # what varies is found first: it also says that calls that were not seen may be made
+        folds = [*_structure(recording, views), *_effects(recording, views)] or [*_values(recording, views)]
         if not folds:
             break
         depth = {fold: len([*_view(views, fold).above(fold.call)]) for fold in folds}
@@ -72,7 +73,7 @@ def _view(views: tuple[Folded, ...], fold: Fold) -> Folded:
 
 
 def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
-    """Calls whose inner calls differ, whose loops differ, or that write state in their own code."""
+    """Calls whose inner calls differ, or whose loops differ."""
     first: dict[tuple[str, int | None], tuple[str, list[tuple[str, str]]]] = {}
     for view in views:
         for call_id, inner in view.children.items():
@@ -87,7 +88,6 @@ def _structure(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold
                 if view.by_id[child].failed:
                     yield Fold(call_id, f"{child} raised, and its own code went on", varies=True)
             yield from _loops(recording, view, call_id)
-            yield from _writes(recording, view, call_id)
     for view in views:
         for call_id in view.units:
             call = view.by_id[call_id]
@@ -156,6 +156,17 @@ def _loops(recording: Recording, view: Folded, call_id: str) -> Iterator[Fold]:
                 "give the loop the count that it has in every call",
                 varies=True,
             )
+
+
+def _effects(recording: Recording, views: tuple[Folded, ...]) -> Iterator[Fold]:
+    """Calls that change something in their own code."""
+    for view in views:
+        for call_id in view.children:
+            for effect in view.by_id[call_id].effects:
+                yield Fold(call_id, f"its own code changes {effect}, and is not run when a graph is", EFFECT)
+    for view in views:
+        for call_id in view.children:
+            yield from _writes(recording, view, call_id)
 
 
 def _writes(recording: Recording, view: Folded, call_id: str) -> Iterator[Fold]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rlprof.overlap.bindings import Path, View
+from rlprof.overlap.snapshots import Snapshot, reader_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.values import DEEPEST, MemoryKey, Stamp, is_array, memory_key, stamp, take_apart, view_of
 
@@ -36,8 +37,18 @@ def is_shared(value: Any) -> bool:
     return isinstance(value, _SINGLE) or value is Ellipsis or value is NotImplemented
 
 
+def is_followed(value: Any) -> bool:
+    """Whether it shows if a leaf is changed in place: arrays, and objects with attributes or items."""
+    return is_array(value) or (not is_shared(value) and reader_of(value) is not None)
+
+
+def stamp_of(value: Any) -> Stamp | Snapshot | None:
+    """Return what changes when a leaf is changed in place; None: it cannot be told."""
+    return stamp(value) if is_array(value) else Snapshot({"": value}, objects=1)
+
+
 class MemoryTrack:
-    """One piece of memory in which arrays of a run lie.
+    """One piece of memory in which arrays of a run lie, or an object that can be changed in place.
 
     Parameters
     ----------
@@ -78,8 +89,8 @@ class Known:
 
     # slots: one that had a dict of its own would cost twice as much to make
     __slots__ = (
-        "arrays", "external", "items", "maker", "memory", "obj", "path", "record", "stamp", "stamped_at",
-        "view",
+        "arrays", "external", "items", "maker", "memory", "obj", "path", "places", "record", "stamp",
+        "stamped_at", "view",
     )  # fmt: skip
 
     def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
@@ -87,6 +98,8 @@ class Known:
         self.record = record
         self.path = path
         self.external = external
+        #: Other places in the region's arguments that hold an equal value that Python shares.
+        self.places: tuple[Path, ...] = ()
         #: Part of the array that the other fields describe.
         self.view: View | None = None
         #: Identities of the items when it was returned, for a container.
@@ -96,7 +109,7 @@ class Known:
         #: Arrays inside a container.
         self.arrays: tuple[Known, ...] = ()
         self.memory: MemoryTrack | None = None
-        self.stamp: Stamp | None = None
+        self.stamp: Stamp | Snapshot | None = None
         self.stamped_at = -1
 
 
@@ -132,9 +145,12 @@ class Lineage:
     ----------
     writes : bool
         Look for writes in place.
+    components : set of int
+        Ids of objects whose use is declared, or counts as that of a component: they are not followed.
     """
 
-    def __init__(self, writes: bool = True) -> None:
+    def __init__(self, writes: bool = True, components: set[int] | None = None) -> None:
+        self.components = set() if components is None else components
         self._table: dict[int, Known] = {}
         self._memories: dict[tuple[str, int], MemoryTrack] = {}
         self._given: list[Known] = []
@@ -213,9 +229,21 @@ class Lineage:
             parts = take_apart(value)
         if parts is None or depth > DEEPEST:
             known = self._table[id(value)] = Known(value, None)
+            if self._writes and self._follows(value):
+                self._place(known, ("object", id(value)))
+                arrays.append(known)
             return known
         items = [self.resolve(item, arrays, depth + 1) for item in parts.items]
         return RawPack(parts.kind, parts.keys, items, value)
+
+    def _follows(self, value: Any) -> bool:
+        return id(value) not in self.components and is_followed(value)
+
+    def unexplained(self) -> Iterator[Known]:
+        """Yield arrays and objects that no call returned and no argument held: there before the run."""
+        for known in self._table.values():
+            if known.record is None and not known.external and known.memory is not None and not known.view:
+                yield known
 
     def _array(self, value: Any) -> Known:
         """Make an unknown array known, as a view of a known one if it is."""
@@ -277,6 +305,8 @@ class Lineage:
             # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
             if cls is float or not is_shared(value) or (external and known is None):
                 self._table[id(value)] = made
+            elif external and known is not None and known.external:
+                known.places += (path,)
             return made
         if known is not None and known.items is None and record is not None and record.was_given(value):
             return known
@@ -287,6 +317,8 @@ class Lineage:
             return made
         parts = take_apart(value) if len(path) < DEEPEST else None
         if parts is None:
+            if self._writes and self._follows(value):
+                self._enter_array(made, known, event)
             self._table[id(value)] = made
             return made
         items: list[Raw] = []
@@ -318,18 +350,19 @@ class Lineage:
         return made
 
     def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
-        """An array that a call returned, or that came with the region's arguments."""
-        key, record = memory_key(made.obj), made.record
+        """An array or object that a call returned, or that came with the region's arguments."""
+        key = memory_key(made.obj) if is_array(made.obj) else ("object", id(made.obj))
+        record = made.record
         track = self._memories.get(key)
         if self._writes:
-            made.stamp, made.stamped_at = stamp(made.obj), event
+            made.stamp, made.stamped_at = stamp_of(made.obj), event
         if track is None:
             track = self._memories[key] = MemoryTrack(key)
             track.creator = record
         elif record is not None:
             before = known or (track.wholes[-1] if track.wholes else None)
             if self._writes and before is not None:
-                again = made.stamp if before.obj is made.obj else stamp(before.obj)
+                again = made.stamp if before.obj is made.obj else stamp_of(before.obj)
                 if before.stamp is not None and again != before.stamp and track.written_at < event:
                     track.write(record, event)
                 before.stamp, before.stamped_at = again, event

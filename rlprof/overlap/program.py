@@ -254,6 +254,7 @@ class Program:
         run: Callable[[], object],
         skip: int = 0,
         writes: bool = True,
+        ignore: Iterable[object] = (),
     ) -> Recording: ...
     @overload
     def record(
@@ -264,6 +265,7 @@ class Program:
         run: None = None,
         skip: int = 0,
         writes: bool = True,
+        ignore: Iterable[object] = (),
     ) -> Recorder: ...
     def record(
         self,
@@ -273,6 +275,7 @@ class Program:
         run: Callable[[], object] | None = None,
         skip: int = 0,
         writes: bool = True,
+        ignore: Iterable[object] = (),
     ) -> Recording | Recorder:
         """Record native calls of a region.
 
@@ -288,7 +291,11 @@ class Program:
             Calls of the region that go by first, such as warm-up.
         writes : bool
             Find arrays that are written in place by comparing checksums, which costs a pass over every array
-            that calls are given or return. torch tensors count their writes themselves.
+            that calls are given or return. torch tensors count their writes themselves. Also find what the
+            code between calls changes: attributes, items, variables.
+        ignore : iterable of object
+            Objects that the code between calls may change, though it is not run when a graph is, such as
+            loggers and progress bars; or what the error calls them, such as ``"Trainer.seconds"``.
 
         Returns
         -------
@@ -303,7 +310,7 @@ class Program:
             If the region was not called often enough, or the runs do not tell who changed an array.
         """
         node = self._find(region)
-        recorder = Recorder(self, node, runs=runs, skip=skip, writes=writes)
+        recorder = Recorder(self, node, runs=runs, skip=skip, writes=writes, ignore=ignore)
         if run is None:
             return recorder
         with recorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,14 @@ class Recorder:
     """
 
     def __init__(
-        self, program: Program, region: ExecutionNode, *, runs: int = 2, skip: int = 0, writes: bool = True
+        self,
+        program: Program,
+        region: ExecutionNode,
+        *,
+        runs: int = 2,
+        skip: int = 0,
+        writes: bool = True,
+        ignore: Iterable[object] = (),
     ) -> None:
         if runs < 2:
             raise RecordingError(
@@ -46,7 +54,7 @@ class Recorder:
         self._program = program
         self._wanted, self._skip, self._writes = runs, skip, writes
         self._runs: list[RunTrace] = []
-        self._watch = Watch()
+        self._watch = Watch(tuple(ignore))
         self._owners: dict[tuple[str, int], str] = {}
         self._kept: list[Any] = []
         self._recording: Recording | None = None

@@ -63,6 +63,8 @@ class Invocation:
         It raised.
     modes : TorchModes or None
         Modes of torch in the thread that called; None without torch.
+    effects : tuple of str
+        What the code between the calls inside it changed in place.
     """
 
     id: str
@@ -79,6 +81,7 @@ class Invocation:
     end_ns: int
     failed: bool = False
     modes: TorchModes | None = None
+    effects: tuple[str, ...] = ()
 
     @property
     def duration_s(self) -> float:

@@ -15,12 +15,15 @@ from rlprof.overlap.bindings import Path
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
-from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, leaves_of
+from rlprof.overlap.global_random import GlobalRandom
+from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, is_followed, leaves_of, stamp_of
 from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
+from rlprof.overlap.structures import is_tensor
+from rlprof.overlap.surroundings import Surroundings
 from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
-from rlprof.overlap.values import at_path, is_array, stamp, take_apart, torch_module
+from rlprof.overlap.values import at_path, describe, is_array, take_apart, torch_module
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: What was there before a run is looked at around every call, if it is no larger array and not too much.
+_WATCHED_BYTES, _WATCHED = 65_536, 64
 
 
 class CallRecord:
@@ -35,8 +40,9 @@ class CallRecord:
 
     # slots: one that had a dict of its own would cost twice as much to make
     __slots__ = (
-        "accesses", "args", "arrays", "batch_size", "containers", "context", "device", "end_ns", "failed",
-        "has_inner", "kwargs", "modes", "node", "output", "parent", "return_ns", "start_ns",
+        "accesses", "args", "arrays", "batch_size", "containers", "context", "device", "effects", "end_ns",
+        "failed", "has_inner", "kwargs", "modes", "node", "output", "parent", "random", "return_ns",
+        "start_ns",
     )  # fmt: skip
 
     def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
@@ -56,6 +62,10 @@ class CallRecord:
         self.has_inner = self.failed = False
         self.device: Any = None
         self.start_ns = self.return_ns = self.end_ns = 0
+        #: What its own code changed, if others were called in it.
+        self.effects: Sequence[str] = ()
+        #: Generators of random numbers that belong to everybody, from which it drew.
+        self.random: Sequence[str] = ()
 
     def was_given(self, value: Any) -> bool:
         """Whether an object is among its arguments."""
@@ -85,11 +95,18 @@ class CallRecord:
 class Watch:
     """What is looked at before and after every call, because an earlier run saw it change unexplained."""
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: tuple[object, ...] = ()) -> None:
         #: Paths in the output of a call; the id "" stands for the region's arguments.
         self.outputs: dict[str, set[Path]] = {}
         #: Arrays that are no call's.
         self.objects: dict[int, Any] = {}
+        #: Arrays and objects that were there before the run, and that calls were given.
+        self.kept: dict[int, Any] = {}
+        #: Generators of random numbers that somebody drew from.
+        self.random: set[str] = set()
+        #: Objects, or names of things, that code between calls may change.
+        self.ignored = ignored
+        self.runs = 0
 
     def add(self, known: Known) -> bool:
         """Watch an array in later runs; say whether that is new."""
@@ -120,7 +137,7 @@ class RunTrace:
         self.program = program
         self.devices = DeviceTimes()
         self.records: list[CallRecord] = []
-        self.lineage = Lineage(writes)
+        self.lineage = Lineage(writes, _components(program))
         #: Arrays whose contents changed between two looks, and nobody was seen to write; and who saw it.
         self.changes: list[tuple[Known, CallRecord]] = []
         self.ended = False
@@ -129,6 +146,16 @@ class RunTrace:
         self._watched: list[Known] = []
         self._writes = writes
         self._event = 0
+        self._open: dict[CallRecord, None] = {}
+        self._surroundings: Surroundings | None = None
+        #: Generators that are looked at around every call: those that moved in an earlier run.
+        self._drawn = GlobalRandom(watch.random)
+        self._all_random = GlobalRandom()
+        self._random = bool(watch.random)
+        #: Generators that were first drawn from in this run, by whom is not known.
+        self.drawn_unseen: tuple[str, ...] = ()
+        #: Methods that were wrapped in their class: their first argument is their object.
+        self._methods = {path for path, node in program.nodes.items() if _takes_self(node)}
         self._fixed = {path: fixed_uses(node) for path, node in program.nodes.items()}
         self._whole: dict[tuple[str, int | None], Uses] = {}
         self._torch = torch_module() is not None
@@ -147,12 +174,14 @@ class RunTrace:
             self._event += 1
             if self._pending:
                 self._collect()
+            if args and node.path in self._methods:
+                self.lineage.components.add(id(args[0]))
             if above is None:
                 self._begin(args, kwargs)
             else:
-                if self._watched:
-                    self._look(above)
+                self._before_call(above)
                 above.has_inner = True
+            self._open[record] = None
             self.records.append(record)
             resolve, arrays = self.lineage.resolve, record.arrays
             if args:
@@ -212,9 +241,51 @@ class RunTrace:
                 raw.items = now
                 self.lineage.container_track(raw).write(record, self._event)
 
+    def _before_call(self, above: CallRecord) -> None:
+        """Look at what the code around a call that starts has done since the last look."""
+        if self._surroundings is not None or self._random:
+            self._look_around(above, own=True)  # first, for it knows better names
+        if self._watched:
+            self._look(above, own=True)
+
+    def _after_call(self, record: CallRecord) -> None:
+        if self._surroundings is not None or self._random:
+            self._look_around(record, own=record.has_inner)
+        if self._watched:
+            self._look(record, own=record.has_inner)
+
+    def _look_around(self, record: CallRecord, *, own: bool) -> None:
+        """Find what the code of a call did besides values; `own`: that of a call around others."""
+        busy = [r for r in self._open if not r.has_inner and not r.node.children and not r.node.is_marked]
+        drawn = self._drawn.moved() if self._random else ()
+        if drawn and own and not busy:
+            self._note_effects(record, [f"the position of the generator of {name}" for name in drawn])
+        elif drawn:
+            for user in busy if own else [*busy, record]:
+                user.random = tuple(dict.fromkeys([*user.random, *drawn]))
+        if self._surroundings is None:
+            return
+        if not own or busy:  # what a call changes that nothing is called in is its business
+            self._surroundings.renew()
+            return
+        changed = self._surroundings.changed()
+        if changed:
+            self._note_effects(record, changed)
+
+    def _note_effects(self, record: CallRecord, changed: Sequence[str]) -> None:
+        while record.node.is_marked and record.parent is not None:
+            record = record.parent
+        record.effects = tuple(dict.fromkeys([*record.effects, *changed]))
+
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.form = form_of((args, kwargs))
         self.lineage.give((args, kwargs), self._event)
+        if self._writes and self._watch.runs:  # the first run may still set things up
+            given = (*args, *kwargs.values())
+            self._surroundings = Surroundings(self.program, given, self._watch.ignored)
+        for obj in self._watch.kept.values():
+            small = not is_array(obj) or is_tensor(obj) or obj.nbytes <= _WATCHED_BYTES
+            self._start_watching(obj, only_once=not small or len(self._watched) >= _WATCHED)
         for array in self._watch.objects.values():
             self._start_watching(array)
         for path in self._watch.outputs.get("", ()):
@@ -227,7 +298,7 @@ class RunTrace:
             track.uses.append(record)
             if not self._writes:
                 continue
-            seen = stamp(known.obj)
+            seen = stamp_of(known.obj)
             if seen != known.stamp:
                 if known.stamp is not None and track.written_at < known.stamped_at:
                     self.changes.append((known, record))
@@ -238,8 +309,8 @@ class RunTrace:
         """Note that a call has ended; `output` is what it returned."""
         with self.lock:
             self._event += 1
-            if self._watched:
-                self._look(record)
+            self._open.pop(record, None)
+            self._after_call(record)
             if self._writes and record.arrays:
                 self._find_writes(record)
             if record.containers and not record.has_inner:
@@ -257,7 +328,7 @@ class RunTrace:
 
     def _find_writes(self, record: CallRecord) -> None:
         for known in record.arrays:
-            seen = stamp(known.obj)
+            seen = stamp_of(known.obj)
             if seen != known.stamp:
                 track = known.memory
                 assert track is not None
@@ -267,25 +338,29 @@ class RunTrace:
                 known.stamp = seen
             known.stamped_at = self._event
 
-    def _look(self, running: CallRecord) -> None:
+    def _look(self, running: CallRecord, *, own: bool) -> None:
         """Look at what is watched: a change was made by the code that ran since the last look."""
         for known in self._watched:
-            seen = stamp(known.obj)
+            seen = stamp_of(known.obj)
             if seen != known.stamp:
                 assert known.memory is not None
                 known.memory.write(running, self._event)
+                if own:
+                    self._note_effects(running, [_named(known)])
                 known.stamp = seen
             known.stamped_at = self._event
 
-    def _start_watching(self, array: Any) -> None:
-        if not is_array(array):
+    def _start_watching(self, array: Any, only_once: bool = False) -> None:
+        """Look at an array or object from now on; `only_once`: now, and when a call is given it."""
+        if not is_followed(array):
             return
         found: list[Known] = []
         self.lineage.resolve(array, found)
         for known in found:
             if known not in self._watched:
-                known.stamp, known.stamped_at = stamp(known.obj), self._event
-                self._watched.append(known)
+                known.stamp, known.stamped_at = stamp_of(known.obj), self._event
+                if not only_once:
+                    self._watched.append(known)
 
     # calls that end in a future ----------------------------------------------------------------------------
 
@@ -328,12 +403,37 @@ class RunTrace:
         with self.lock:
             self._collect(references=True)
             self.ended = True
+            drawn = self._all_random.moved()
+            self.drawn_unseen = tuple(name for name in drawn if name not in self._watch.random)
+            self._watch.random.update(drawn)
+            if self._writes:
+                for known in self.lineage.unexplained():
+                    self._watch.kept[id(known.obj)] = known.obj
+            self._watch.runs += 1
             self.devices.settle(self.records)
 
     @property
     def unfinished(self) -> str | None:
         """Id of a call that had not ended when the region returned."""
         return next((record.id for _, record, _ in self._pending.values()), None)
+
+
+def _takes_self(node: ExecutionNode) -> bool:
+    return node.owner is None and node.parameters[:1] == ("self",) if not node.is_marked else False
+
+
+def _components(program: Program) -> set[int]:
+    """Ids of the objects that nodes are bound to, and of registered state."""
+    owners = [node.owner for node in program.nodes.values() if not node.is_marked]
+    states = [obj for state in program.states.values() for obj in (state.obj, *state.copies)]
+    return {id(obj) for obj in (*owners, *states) if obj is not None}
+
+
+def _named(known: Known) -> str:
+    what = describe(known.obj)
+    if known.record is not None:
+        return f"the {what} that {known.record.id} returned"
+    return f"the {what} among the region's arguments" if known.external else f"a kept {what}"
 
 
 def own_code(record: CallRecord, raw: Raw, path: Path) -> None:

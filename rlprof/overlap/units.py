@@ -12,6 +12,10 @@ from rlprof.overlap.recording import Invocation, Recording
 from rlprof.overlap.specs import Mode
 
 WRAP = "wrap that code as a node, or pass a value on that a node returned"
+EFFECT = (
+    "wrap the code that does it as a node, do it outside of the region, or record with ignore=[...] if it"
+    " need not happen"
+)
 MAKE_ONCE = (
     "make it once, before the region, if it can never differ; else wrap the code that makes it as a node"
 )

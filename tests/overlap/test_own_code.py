@@ -32,10 +32,10 @@ class Choosing:
         return x + 1
 
     def iteration(self) -> Array:
-        self.number += 1
         return self.after(self.parent(self.made()))
 
     def made(self) -> Array:
+        self.number += 1
         return np.array([self.number, 7])
 
 
@@ -46,7 +46,6 @@ class Computing(Choosing):
         return self.child(x) + 1
 
     def iteration(self) -> Array:
-        self.number += 1
         return self.after(self.parent(self.made())[::-1])
 
 
