@@ -217,17 +217,22 @@ def freed(device: str) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread(kind: str) -> Iterator[None]:
-    """On a processor, compute in one thread within the block."""
+def settled(kind: str) -> Iterator[None]:
+    """Within the block, leave nothing to chance: one thread on a processor, PyTorch's own attention on a GPU.
+
+    That of cuDNN plans each new length at its first use, which every decode step would be.
+    """
     torch = torch_module()
 
-    before = torch.get_num_threads()
+    threads, cudnn = torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()
     if kind == "cpu":
         torch.set_num_threads(1)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
 
 
 class PeakMemory:

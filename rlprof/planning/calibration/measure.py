@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rlprof.errors import RlprofError, UsageError
 from rlprof.planning.calibration import sweeps
-from rlprof.planning.calibration.device import Clock, Devices, freed, machine, one_thread, parse_devices
+from rlprof.planning.calibration.device import Clock, Devices, freed, machine, parse_devices, settled
 from rlprof.planning.calibration.kernels import copy_s, gemm_s, nongemm_s, optimizer_s
 from rlprof.planning.calibration.links import measure_links
 from rlprof.planning.calibration.operators import Bench
@@ -104,7 +104,7 @@ def measure(
     effort = sweeps.effort_of(devices.kind, preset)
     # a device of a processor is one core: so each process of a collective computes, and less depends on what
     # else runs beside
-    with one_thread(devices.kind):
+    with settled(devices.kind):
         return _measure(path, devices, preset, parts, effort, seconds, progress)
 
 

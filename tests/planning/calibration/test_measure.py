@@ -15,7 +15,7 @@ import pytest
 
 from rlprof.errors import UsageError
 from rlprof.planning.calibration import kernels, links, measure, sweeps
-from rlprof.planning.calibration.device import Clock, Devices, PeakMemory, parse_devices
+from rlprof.planning.calibration.device import Clock, Devices, PeakMemory, parse_devices, settled
 from rlprof.planning.calibration.device import machine as facts
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.raw import Measurement, Point, read_raw
@@ -154,6 +154,13 @@ def test_the_facts_name_no_host() -> None:
     m = facts(Devices("cpu", (0, 1)))
     assert (m.device, m.dtype, m.scalar_bytes, m.backend, m.count) == ("cpu", "float32", 4, "gloo", 2)
     assert os.uname().nodename not in str(m).replace(m.name, "")
+
+
+def test_settings_of_pytorch_are_as_before_afterwards() -> None:
+    before = (torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled())
+    with settled("cpu"):
+        assert (torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()) == (1, False)
+    assert (torch.get_num_threads(), torch.backends.cuda.cudnn_sdp_enabled()) == before
 
 
 def test_the_clock_tells_how_long_a_call_takes() -> None:
