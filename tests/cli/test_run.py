@@ -12,24 +12,8 @@ from tests.conftest import ROOT
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
-SMALL = [
-    "--preset",
-    "exact",
-    "--envs",
-    "4",
-    "--chunks",
-    "2",
-    "--episode-steps",
-    "10",
-    "--denoise-steps",
-    "2",
-    "--global-batch",
-    "8",
-    "--micro-batch",
-    "4",
-    "--policy",
-    "openvla_oft",
-]
+SIZES = {"envs": 4, "chunks": 2, "episode-steps": 10, "global-batch": 8, "micro-batch": 4}
+SMALL = ["--preset", "exact", "--policy", "openvla_oft", *(f"--{k}={v}" for k, v in SIZES.items())]
 
 
 def test_a_run_and_its_continuation(cli, tmp_path) -> None:
