@@ -9,21 +9,7 @@ import polars as pl
 
 from rlprof.findings import Case, Finding
 
-#: Records everything that the analyses use.
-NSYS_COMMAND = (
-    "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node --gpu-metrics-devices=all "
-    "--gpu-metrics-frequency=2000 --sample=none --cpuctxsw=none --output=run python train.py"
-)
-TRACE = "nsys profile --trace=cuda,nvtx"
 NODES = "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node"
-COUNTERS = (
-    "nsys profile --trace=cuda,nvtx --gpu-metrics-devices=all --gpu-metrics-frequency=2000 (older versions: "
-    "--gpu-metrics-device=all)"
-)
-ANNOTATE = (
-    "name the parts of the program: `with torch.cuda.nvtx.range('rollout'):` under nsys, "
-    "`with torch.profiler.record_function('rollout'):` under the PyTorch profiler"
-)
 LIMIT = (
     "record a few iterations: torch.cuda.profiler.start() and stop() around them, and "
     "nsys profile --capture-range=cudaProfilerApi --capture-range-end=stop"
@@ -51,7 +37,7 @@ def _ranges(case: Case) -> Iterator[Finding]:
             "missing",
             case.trace.missing.get("ranges", "the capture has no ranges"),
             "idle time cannot be assigned to parts of the program, so no window can be ranked",
-            f"{ANNOTATE}; and record with {TRACE}",
+            case.remedies.annotate,
         )
         return
     tree = case.tree
@@ -67,7 +53,7 @@ def _ranges(case: Case) -> Iterator[Finding]:
             "suspect",
             f"{detail}, all of them operators of the framework",
             "windows are single operators; phases such as rollout or training have no name",
-            ANNOTATE,
+            case.remedies.annotate,
         )
 
 
@@ -180,7 +166,7 @@ def _kernels(case: Case) -> Iterator[Finding]:
             "missing",
             trace.missing.get("kernels", "no GPU work was recorded"),
             "what the GPU ran is unknown (it is not idle for that)",
-            f"{TRACE}; PyTorch profiler: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            case.remedies.kernels,
         )
 
 
@@ -223,13 +209,14 @@ def _counters(case: Case) -> Iterator[Finding]:
     found = case.signals if isinstance(case.signals, tuple) else ()
     measured = [s for s in found if s.source == "sm_counters"]
     if not measured:
+        has_kernels = case.trace.has("kernels")
         yield Finding(
             "SM-activity counters",
             "missing",
             case.trace.missing.get("activity", "the capture holds no counters"),
-            "how full the SMs are is unknown; kernel intervals give busy time, an upper bound",
-            f"{COUNTERS}; if that is refused (ERR_NVGPUCTRPERM), run as root or ask for NVreg_"
-            "RestrictProfilingToAdminUsers=0",
+            "how full the SMs are is unknown"
+            + ("; kernel intervals give busy time, an upper bound" if has_kernels else ""),
+            f"{case.remedies.counters}; {case.remedies.refused}",
         )
         return
     period = max((s.period_ns for s in measured if s.period_ns), default=0)
@@ -247,7 +234,7 @@ def _counters(case: Case) -> Iterator[Finding]:
             "missing",
             f"GPU {', '.join(map(str, unsampled))} ran kernels and was not sampled",
             "the activity of windows on it is unavailable",
-            COUNTERS,
+            case.remedies.counters,
         )
     yield from _coarse(case, period)
 
@@ -266,8 +253,7 @@ def _coarse(case: Case, period_ns: int) -> Iterator[Finding]:
             f"{short.height:,} of {tree.nodes.height:,} nodes last less than {SHORT_PERIODS} periods of "
             f"{period_ns / 1e6:g} ms on average ({_names(tree.nodes, short['node'])})",
             "their activity mixes with that of their neighbours",
-            f"sample faster, on fewer iterations: --gpu-metrics-frequency={min(200_000, round(10 * hertz))} "
-            f"(it was {hertz:.0f} Hz)",
+            f"sample faster, on fewer iterations: {case.remedies.faster(hertz)} (it was {hertz:.0f} Hz)",
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rlprof.checks import CHECKS, NSYS_COMMAND
+from rlprof.checks import CHECKS
 from rlprof.findings import Case, Finding
 from rlprof.progress import Progress, silent
 from rlprof.trace.trace import Trace
@@ -75,7 +75,7 @@ def diagnose(trace: Trace, *, progress: Progress = silent) -> Diagnosis:
         progress(f"checking {check.__name__.strip('_').replace('_', ' ')}", i / len(CHECKS))
         findings += check(case)
     progress("checking", 1.0)
-    return Diagnosis(_summary(trace), tuple(findings), _verdict(case), NSYS_COMMAND, trace.notes)
+    return Diagnosis(_summary(trace), tuple(findings), _verdict(case), case.remedies.everything, trace.notes)
 
 
 def _summary(trace: Trace) -> str:

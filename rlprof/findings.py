@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from rlprof.remedies import Remedies, remedies
 from rlprof.trace.trace import Trace
 from rlprof.unavailable import Unavailable
 
@@ -48,6 +49,11 @@ class Case:
     """A capture with what several checks look at; each is read when first asked for."""
 
     trace: Trace
+
+    @cached_property
+    def remedies(self) -> Remedies:
+        """How to record what is missing, with the tool that made the capture."""
+        return remedies(self.trace.meta.product)
 
     @cached_property
     def tree(self) -> Hierarchy:

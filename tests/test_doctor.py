@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rlprof
+from rlprof.capture.samplers.base import check_period, period_of
 from rlprof.doctor import Diagnosis, Finding, diagnose
+from rlprof.remedies import remedies
 from rlprof.trace.trace import Trace
 from tests.trace.nsys_made import kernel, made, push_pop, tid
 
@@ -180,6 +183,35 @@ def test_what_is_wrong_is_found_with_consequence_and_remedy(tmp_path: Path, name
     assert found.status == status
     assert remedy in found.remedy
     assert found.consequence
+
+
+def test_captures_of_rlprof_are_told_what_rlprof_can_record(tmp_path: Path) -> None:
+    """Whoever ran `rlprof capture` need not learn another tool to get what is missing."""
+    short = {"NVTX_EVENTS": [*steps(), push_pop(10**6, 2 * 10**6, "short")]}
+    lacking = (NO_KERNELS | {"CUPTI_ACTIVITY_KIND_RUNTIME": None}, NO_METRICS, {"NVTX_EVENTS": None}, short)
+    for n, changes in enumerate(lacking):
+        (tmp_path / str(n)).mkdir()
+        period = {} if changes is NO_METRICS else samples(2_000_000)
+        trace = made(tmp_path / str(n), **sound(**changes | period))
+        own = dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, product="rlprof 1.2"))
+        for one, foreign in ((trace, True), (own, False)):
+            told = diagnose(one)
+            wrong = [f for f in told.findings if f.status != "ok"]
+            assert wrong
+            texts = (told.command, *(f.remedy for f in wrong))
+            others = ("nsys profile", "torch.cuda.nvtx", "--gpu-metrics", "ProfilerActivity")
+            assert any(other in text for other in others for text in texts) == foreign, texts
+
+
+@pytest.mark.parametrize(
+    ("hertz", "option"),
+    [(10, "--backend cupti --rate 100Hz"), (10_000, "--backend nsys --rate 100000Hz")],
+)
+def test_the_rate_that_is_advised_is_one_that_the_back_end_keeps(hertz: int, option: str) -> None:
+    told = remedies("rlprof 1.2").faster(hertz)
+    assert told == option
+    if "cupti" in option:
+        check_period("cupti", period_of(10 * hertz))
 
 
 def test_the_verdict_says_what_windows_rest_on(tmp_path: Path) -> None:
