@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
+from rlprof.errors import UsageError
 from rlprof.overlap.bindings import Binding, Const, External, Gather, Pack, Ref, Slice
 from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
 from rlprof.overlap.materialise import Arguments
@@ -117,7 +118,18 @@ def compare(native: SemanticRecord, other: SemanticRecord, *, bits: bool = False
     -------
     tuple of Difference
         Empty if the records are equal.
+
+    Raises
+    ------
+    UsageError
+        If something else than records is given, such as graphs.
     """
+    for given in (native, other):
+        if not isinstance(given, SemanticRecord):
+            raise UsageError(
+                f"a {type(given).__name__} is no semantic record",
+                hint="compare of_graph(graph), or what a Watch saw",
+            )
     found = []
     for place in range(max(len(native.updates), len(other.updates))):
         a, b = (r.updates[place] if place < len(r.updates) else None for r in (native, other))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlprof.errors import UsageError
 from rlprof.overlap.bindings import Const, External, Gather, Pack, Ref, Slice, arguments
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.execute import execute
@@ -66,6 +67,13 @@ def test_a_split_graph_has_the_native_record_and_so_has_its_run():
 
 def kinds(native, other, **how):
     return sorted({d.kind for d in compare(native, other, **how)})
+
+
+def test_graphs_and_watches_are_no_records():
+    made = graph()
+    for pair in ((made, of_graph(made)), (of_graph(made), made), (of_graph(made), Watch(made))):
+        with pytest.raises(UsageError, match=r"is no semantic record. Next: compare of_graph\(graph\)"):
+            compare(*pair)
 
 
 def test_another_order_of_updates_is_a_difference():
