@@ -12,7 +12,6 @@ import pickle
 import random
 from collections.abc import Callable
 from itertools import islice
-from operator import is_
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,8 +129,11 @@ def _read(reader: _Reader, thing: Any) -> tuple[Any, ...]:
 
 
 def _differ(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    if len(before) == len(now) and all(map(is_, before, now)):
-        return False
+    try:  # quick where the items are the same objects
+        if before == now:
+            return False
+    except Exception:  # arrays, and whatever else cannot be compared so
+        pass
     return len(before) != len(now) or not all(map(_equal, before, now))
 
 
@@ -206,7 +208,7 @@ class Snapshot:
         """Make it a snapshot of now."""
         for part in self.parts:
             now = _read(part.reader, part.thing)
-            if len(now) != len(part.seen) or not all(map(is_, part.seen, now)):
+            if _differ(part.seen, now):
                 self._take()
                 return
 
