@@ -184,20 +184,6 @@ def test_the_tip_goes_where_it_is_sent() -> None:
         assert np.allclose(data.site("tip").xmat.reshape(3, 3)[:, 2], (0, 0, 1), atol=1e-9)
 
 
-def test_images_show_the_scene_or_the_error_says_what_to_install() -> None:
-    try:
-        simulator = MujocoArm(2, cameras=2, image=32)
-    except RenderError as error:
-        pytest.skip(str(error))
-    seen = simulator.reset(GlobalStep(0), 0)
-    assert seen.images is not None
-    assert seen.images.shape == (2, 2, 32, 32, 3)
-    assert seen.images.std() > 5
-    again = simulator.step(actions(2, 5)).observation.images
-    assert not np.array_equal(again, seen.images)
-    simulator.close()
-
-
 def test_without_gl_the_error_says_what_to_install(monkeypatch) -> None:
     import mujoco
 

@@ -16,6 +16,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.errors import (
     ConfigurationError,
+    RenderError,
     SimulatorDiedError,
     SimulatorError,
     SimulatorTimeoutError,
@@ -70,6 +71,27 @@ def test_processes_give_the_bits_of_one_process(mujoco) -> None:
         simulator.step(np.zeros((6, 5, 4), np.float32))
         simulator.load_state_dict(state)
         assert equal_bits(simulator.state_dict(), native.state_dict())
+
+
+def test_images_show_the_scene(mujoco) -> None:
+    """In fresh processes, whatever this one has imported; skipped where no images can be made."""
+    try:
+        simulator = SimulatorProcesses(ARM, 3, workers=2, cameras=2, image=32)
+    except RenderError as error:
+        assert "install pyopengl and a GL library" in str(error)
+        pytest.skip(str(error))
+    with simulator:
+        seen = simulator.reset(GlobalStep(0), 0)
+        assert seen.images is not None
+        assert seen.images.shape == (3, 2, 32, 32, 3)
+        assert seen.images.std() > 5
+        draw = np.random.default_rng(0)
+        after = simulator.step(draw.uniform(-1, 1, (3, 5, 4)).astype(np.float32)).observation.images
+        assert not np.array_equal(after, seen.images)
+        # each environment is where it was put, whichever process it is in
+        alone = simulator.render(np.array([1])).images
+        assert np.array_equal(alone[0], after[1])
+        assert not np.array_equal(after[0], after[1])
 
 
 def test_results_do_not_change_with_the_next_call() -> None:
