@@ -123,7 +123,8 @@ def _named(nodes: pl.DataFrame, name: str) -> pl.DataFrame:
         if not exact.is_empty():
             break
     if exact.is_empty():
-        known = ", ".join(nodes.sort("total_ns", descending=True)["path"].head(8))
+        longest = nodes.sort("total_ns", descending=True)["path"]  # two processes may have nodes of one path
+        known = ", ".join(longest.unique(maintain_order=True).head(8))
         raise UsageError(
             f"no node is called {name!r}; the longest ones are: {known}"
             if known

@@ -67,6 +67,8 @@ def test_a_name_as_the_frameworks_documentation_spells_it():
 def test_an_unknown_name_lists_known_ones():
     with pytest.raises(UsageError, match=r"no node is called 'x'; the longest ones are: a, a/b"):
         found((0, 100, "a"), (5, 10, "b"), name="x")
+    with pytest.raises(UsageError, match=r"the longest ones are: a, a/b\. Next"):
+        found((0, 100, "a", 0), (5, 10, "b", 0), (0, 99, "a", 1), (5, 10, "b", 1), (0, 9, "a/b", 2), name="x")
 
 
 def test_each_process_uses_its_own_marks_and_others_the_reference():
