@@ -19,6 +19,7 @@ from pathlib import Path
 from rlprof.errors import RlprofError, UsageError
 from rlprof.planning.calibration import sweeps
 from rlprof.planning.calibration.device import Clock, Devices, freed, machine, parse_devices, settled
+from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.kernels import copy_s, gemm_s, nongemm_s, optimizer_s
 from rlprof.planning.calibration.links import measure_links
 from rlprof.planning.calibration.operators import Bench
@@ -93,7 +94,7 @@ def measure(
     Raises
     ------
     CalibrationError
-        If the file holds measurements of another machine, or is none.
+        If the file holds measurements of another machine, or is none; or the device is lost.
     UsageError
         If a part is unknown.
     OutputError
@@ -145,8 +146,9 @@ class _Session:
         self.notes: list[str] = []
         self.interrupted = False
         self.done = {(m.point.identity, m.round) for m in writer.raw if not m.failed}
-        # what is too large stays so; what failed otherwise is tried again, once in each run
-        self.hopeless = {m.point.identity: m.failed for m in writer.raw if "memory" in m.failed.lower()}
+        # what is too large, or loses the device, stays so; the rest is tried again, once in each run
+        stays = [m for m in writer.raw if "memory" in m.failed.lower() or _lost(m.failed)]
+        self.hopeless = {m.point.identity: m.failed for m in stays}
 
     def outcome(self) -> Outcome:
         """How it ended."""
@@ -190,6 +192,11 @@ class _Session:
         else:
             self.measured += 1
         self.seen += 1
+        if _lost(found.failed):
+            raise CalibrationError(
+                f"the device was lost while {found.kind} was measured ({found.failed})",
+                hint="run again: the file is continued without this point",
+            )
         self.progress(f"{found.kind}, round {found.round + 1}", self.seen / max(self.total, 1))
 
     def _kernels(self, points: Sequence[Point], number: int) -> None:
@@ -236,17 +243,16 @@ class _Session:
 
 
 def _failed(point: Point, number: int, error: Exception) -> Measurement:
-    """A measurement that cannot be made here; the first line of the reason is kept.
+    """A measurement that cannot be made here; the first line of the reason is kept."""
+    said = str(error).strip().splitlines()
+    return Measurement(
+        point.kind, point.key, number, failed=f"{type(error).__name__}: {said[0] if said else ''}"[:300]
+    )
 
-    Raises
-    ------
-    RuntimeError
-        If the device itself is lost: nothing that follows would be measured.
-    """
-    reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    if "CUDA error" in reason and "out of memory" not in reason:
-        raise error
-    return Measurement(point.kind, point.key, number, failed=reason[:300])
+
+def _lost(failed: str) -> bool:
+    """Whether the device itself is lost, so that nothing that follows would be measured in this process."""
+    return "CUDA error" in failed and "out of memory" not in failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

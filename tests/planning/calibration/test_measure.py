@@ -132,13 +132,21 @@ def test_what_failed_otherwise_is_tried_again_in_the_next_run(
     assert (outcome.measured, outcome.left, outcome.notes) == (2, 0, ())
 
 
-def test_a_lost_device_ends_the_measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_lost_device_ends_the_process_and_the_next_leaves_that_point_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, real = tmp_path / "raw.jsonl", measure.copy_s
+
     def lost(*_: Any) -> list[float]:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more")
 
     monkeypatch.setattr(measure, "copy_s", lost)
-    with pytest.raises(RuntimeError, match="illegal"):
-        measure.measure(tmp_path / "raw.jsonl", CPU, parts=["kernels"])
+    with pytest.raises(CalibrationError, match="device was lost while copy"):
+        measure.measure(path, CPU, parts=["kernels"])
+    monkeypatch.setattr(measure, "copy_s", real)
+    outcome = measure.measure(path, CPU, parts=["kernels"])
+    assert (outcome.measured, outcome.left) == (6, 0)
+    assert "illegal" in outcome.notes[0]
 
 
 def test_unknown_parts_and_devices_are_refused(tmp_path: Path) -> None:
