@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from rlprof.capture.assemble import SessionFacts, assemble
 from rlprof.capture.clock import Anchor
@@ -51,6 +51,11 @@ class Options:
         Record kernels and copies of the program's processes (CUPTI activity).
     metrics : tuple of str
         Further hardware counters to sample (cupti only), by the names that the chip has for them.
+
+    Raises
+    ------
+    UsageError
+        If one is of another type, or there is no such back end.
     """
 
     backend: Backend = "auto"
@@ -58,6 +63,26 @@ class Options:
     devices: tuple[int, ...] | None = None
     kernels: bool = False
     metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = get_args(Backend)
+        if self.backend not in known:
+            what = f"there is no back end {self.backend!r} for a capture from Python"
+            raise UsageError(what, hint=f"one of {', '.join(known)}; nsys: rlprof capture --backend nsys")
+        rate = self.rate_hz
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
+            raise UsageError(f"rate_hz={rate!r} is no number", hint="samples per second: rate_hz=10_000")
+        for name, kind, like in (("devices", int, "(0, 1)"), ("metrics", str, '("NAME",)')):
+            value = getattr(self, name)
+            if name == "devices" and value is None:
+                continue
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise UsageError(f"{name}={value!r} is no tuple", hint=f"write {name}={like}")
+            if not all(isinstance(item, kind) and not isinstance(item, bool) for item in value):
+                raise UsageError(
+                    f"{name}={value!r} holds what is no {kind.__name__}", hint=f"write {name}={like}"
+                )
+            object.__setattr__(self, name, tuple(value))
 
 
 class Session:
@@ -168,7 +193,9 @@ class Session:
 
     def _make_folder(self) -> None:
         if self.out.exists() and not self.force:
-            raise OutputError("exists already", where=self.out, hint="--force replaces it")
+            raise OutputError(
+                "exists already", where=self.out, hint="--force (in Python force=True) replaces it"
+            )
         if self.out.is_dir():
             raise OutputError("is a folder", where=self.out, hint="give the name of a file")
         try:
@@ -179,7 +206,8 @@ class Session:
             raise OutputError(
                 "parts of an earlier session are there",
                 where=self.folder,
-                hint=f"`rlprof capture --assemble {self.folder.name} -o FILE` saves them, --force drops them",
+                hint=f"`rlprof capture --assemble {self.folder.name} -o FILE` saves them,"
+                " --force (in Python force=True) drops them",
             ) from error
         except OSError as error:
             raise OutputError(
@@ -313,8 +341,7 @@ class capture:  # used as a function: `with rlprof.capture("run.rlprof"):`
         metrics: Sequence[str] = (),
         force: bool = False,
     ) -> None:
-        chosen = None if devices is None else tuple(devices)
-        options = Options(backend, rate_hz, chosen, kernels, tuple(metrics))
+        options = Options(backend, rate_hz, cast(Any, devices), kernels, cast(Any, metrics))  # makes tuples
         self._session = Session(Path(out), options, force=force)
 
     def __enter__(self) -> Session:

@@ -86,11 +86,23 @@ def test_a_block_is_captured(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run.rlprof"]
 
 
-def test_a_back_end_that_does_not_exist_is_named(tmp_path):
-    with (
-        pytest.raises(UsageError, match="no sampler is called magic"),
-        rlprof.capture(tmp_path / "run.rlprof", backend="magic"),
-    ):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"backend": "magic"}, "no back end 'magic'.*one of auto, cupti"),
+        ({"backend": "nsys"}, "no back end 'nsys'.*rlprof capture --backend nsys"),
+        ({"rate_hz": "10kHz"}, "rate_hz='10kHz' is no number"),
+        ({"rate_hz": True}, "rate_hz=True is no number"),
+        ({"devices": 0}, r"devices=0 is no tuple. Next: write devices=\(0, 1\)"),
+        ({"devices": "0,1"}, "devices='0,1' is no tuple"),
+        ({"devices": ("0",)}, "holds what is no int"),
+        # text in place of a tuple would be a counter for each letter
+        ({"metrics": "sm__cycles_active.avg"}, r"metrics='sm__.* is no tuple"),
+        ({"metrics": (1,)}, "holds what is no str"),
+    ],
+)
+def test_a_wrong_option_is_named_and_leaves_nothing_behind(tmp_path, options, says):
+    with pytest.raises(UsageError, match=says), rlprof.capture(tmp_path / "run.rlprof", **options):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +128,7 @@ def test_sessions_do_not_nest(tmp_path):
 def test_output_that_exists_is_kept_without_force(tmp_path):
     out = tmp_path / "run.rlprof"
     out.write_text("precious")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match=r"exists already.*--force.*force=True"):
         host(out).start()
     assert out.read_text() == "precious"
     with rlprof.capture(out, backend="none", force=True), rlprof.annotate("a"):
