@@ -188,7 +188,7 @@ def explain(plan: PlanArgument, *, format: FormatOption = Format.TABLE) -> None:
 
 @app.command()
 def compare(
-    plans: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="Files that rlprof plan -o wrote.")],
+    plans: Annotated[list[Path], typer.Argument(metavar="PLAN", help="Files that rlprof plan -o wrote.")],
     *,
     format: FormatOption = Format.TABLE,
 ) -> None:

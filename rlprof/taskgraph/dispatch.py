@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlprof.errors import UsageError
 from rlprof.taskgraph.backend import Backend, Call, Completion, RemoteOutput, ThreadBackend
 from rlprof.taskgraph.errors import (
     CellInUseError,
@@ -121,12 +122,18 @@ def run(
     RunCancelledError
         If the run was cancelled before all tasks were done.
     UsageError
-        If the back end does not know a payload, or `priority` does not fit the graph. Nothing has run then.
+        If the back end does not know a payload, `priority` does not fit the graph, or something else than a
+        back end or a state is given as one. Nothing has run then.
     UnknownTaskError
         If `keep` names a task that is not in the graph.
     RestoreError
         If state of `trial` could not be brought back.
     """
+    if isinstance(calls, type) or not (isinstance(calls, Mapping) or hasattr(calls, "submit")):
+        raise UsageError(
+            f"{calls!r:.80} is neither calls nor a back end",
+            hint='give {"payload": call}, or a back end that is made',
+        )
     backend: Backend = ThreadBackend(calls) if isinstance(calls, Mapping) else calls
     for task_id in keep:
         graph.position_of(task_id)

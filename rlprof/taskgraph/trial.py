@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from rlprof.errors import UsageError
 from rlprof.taskgraph.errors import RestoreError
 
 
@@ -30,9 +31,18 @@ def restored(states: Iterable[Restorable]) -> Iterator[None]:
 
     Raises
     ------
+    UsageError
+        If one has no such methods; nothing was asked of the others.
     RestoreError
         If a state could not be restored; what the body raised, if anything, is its ``__context__``.
     """
+    states = tuple(states)
+    for state in states:
+        if not (hasattr(state, "snapshot") and hasattr(state, "restore")):
+            raise UsageError(
+                f"{type(state).__name__} is no state of a trial",
+                hint="it needs snapshot() and restore(snapshot)",
+            )
     saved = [(state, state.snapshot()) for state in states]
     try:
         yield

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
+from rlprof.errors import UsageError
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.state import Key
@@ -47,10 +48,19 @@ def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
         graph says, no cell was written while it was used, and versions were made in program order. A task
         that ran repeatedly is held to that in each of its executions.
 
+    Raises
+    ------
+    UsageError
+        If it is no record.
+
     Notes
     -----
     Versions are followed twice: as the dispatcher recorded them, and anew from the times of the tasks.
     """
+    if not isinstance(record, RunRecord):
+        raise UsageError(
+            f"a {type(record).__name__} is no record of a run", hint="verify(graph, result.record)"
+        )
     found: list[Violation] = []
     if record.graph_hash != graph.hash:
         found.append(WrongGraph(record.graph_hash, graph.hash))

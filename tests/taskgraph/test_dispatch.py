@@ -299,6 +299,20 @@ def test_what_cannot_run_is_refused_before_anything_runs() -> None:
     assert not ran
 
 
+@pytest.mark.parametrize("calls", [None, "call", [("a", print)], ThreadBackend, object()])
+def test_what_is_neither_calls_nor_a_back_end_is_refused(calls: Any) -> None:
+    with pytest.raises(UsageError, match="is neither calls nor a back end"):
+        run(TaskGraph((Task("a"),)), calls)
+
+
+def test_a_result_is_no_record_and_says_where_it_has_one() -> None:
+    graph = TaskGraph((Task("a"),))
+    result: Any = run(graph, {})
+    with pytest.raises(UsageError, match=r"a RunResult is no record.*result\.record"):
+        verify(graph, result)
+    assert verify(graph, result.record) == ()
+
+
 def test_a_backend_in_use_refuses_a_second_run_and_serves_one_after_the_other() -> None:
     backend = ThreadBackend({"inner": nothing, "outer": lambda task, inputs: run(inner, backend)})
     inner = TaskGraph((Task("a", payload="inner"),))

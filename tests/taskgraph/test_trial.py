@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlprof.errors import UsageError
 from rlprof.taskgraph import (
     Cancellation,
     Edge,
@@ -103,6 +104,23 @@ def test_states_are_restored_in_reverse_order_and_each_though_another_fails() ->
         x.values[0] = y.values[0] = 5
     assert log == ["snapshot x", "snapshot broken", "snapshot y", "restore y", "restore x"]
     assert (x.values, y.values) == ([0], [0])
+
+
+def test_what_cannot_be_restored_is_refused_before_anything_is_saved_or_run() -> None:
+    asked: list[str] = []
+
+    class State:
+        def snapshot(self) -> None:
+            asked.append("snapshot")
+
+        def restore(self, snapshot: None) -> None:
+            asked.append("restore")
+
+    graph = TaskGraph((Task("a", payload="call"),))
+    wrong: Any = 3
+    with pytest.raises(UsageError, match=r"int is no state of a trial.*snapshot\(\) and restore"):
+        run(graph, {"call": lambda task, inputs: asked.append("run")}, trial=[State(), wrong])
+    assert asked == []
 
 
 def test_several_runs_may_be_one_trial() -> None:
