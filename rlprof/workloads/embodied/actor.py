@@ -22,6 +22,8 @@ from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, 
 class Actor:
     """See the module.
 
+    Weights of less than 32 bits are trained on copies of 32 bits, or small steps would be rounded away.
+
     Parameters
     ----------
     policy : Policy
@@ -61,7 +63,12 @@ class Actor:
         self.policy, self.algorithm = policy, algorithm
         self.global_batch, self.micro_batch = global_batch, micro_batch
         self.grad_clip, self.seed = grad_clip, seed
-        self.optimizer = self._torch.optim.Adam(policy.trainable(), lr=learning_rate, eps=1e-5)
+        self._trained = policy.trainable()
+        #: What the optimiser changes: the trained parameters, or copies of 32 bits.
+        self.masters: list[Any] = self._trained
+        if any(p.dtype != self._torch.float32 for p in self._trained):
+            self.masters = [p.detach().float().clone() for p in self._trained]
+        self.optimizer = self._torch.optim.Adam(self.masters, lr=learning_rate, eps=1e-5)
         self.updates = 0
 
     def minibatches(self, samples: int) -> int:
@@ -113,7 +120,8 @@ class Actor:
         torch = self._torch
         rows = order[index * self.global_batch : (index + 1) * self.global_batch]
         parts = len(rows) // self.micro_batch
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._trained:
+            parameter.grad = None
         total: dict[str, float] = {}
         try:
             for part in range(parts):
@@ -128,7 +136,10 @@ class Actor:
             raise WorkloadError(
                 f"no memory for a micro batch of {self.micro_batch} samples", hint="use a smaller micro batch"
             ) from error
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.trainable(), self.grad_clip)
+        for master, parameter in zip(self.masters, self._trained, strict=True):
+            if master is not parameter:
+                master.grad = None if parameter.grad is None else parameter.grad.float()
+        norm = torch.nn.utils.clip_grad_norm_(self.masters, self.grad_clip)
         total["grad_norm"] = float(norm)
         if not math.isfinite(total["grad_norm"]):
             raise WorkloadError(
@@ -136,8 +147,20 @@ class Actor:
                 hint="use a smaller learning rate, or go on from the last checkpoint",
             )
         self.optimizer.step()
+        self._publish()
         self.updates += 1
         return total
+
+    def _publish(self) -> None:
+        """Round the copies into the weights."""
+        with self._torch.no_grad():
+            for master, parameter in zip(self.masters, self._trained, strict=True):
+                if master is not parameter:
+                    parameter.copy_(master)
+
+    def copies(self) -> list[Any]:
+        """Return the copies of 32 bits, for a checkpoint; none if the weights are trained themselves."""
+        return [] if self.masters is self._trained else self.masters
 
     def offload(self, device: str = "cpu") -> None:
         """Move weights and optimiser off the accelerator."""
@@ -149,6 +172,9 @@ class Actor:
 
     def _move(self, device: str) -> None:
         self.policy.to(device)
+        for copy in self.copies():
+            copy.data = copy.data.to(device)
+            copy.grad = None
         for state in self.optimizer.state.values():
             for name, value in state.items():
                 if self._torch.is_tensor(value) and value.ndim:

@@ -42,6 +42,7 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
         "updates": trainer.actor.updates,
         "version": trainer.rollout.version,
         "actor": trainer.actor.policy.state_dict(),
+        "masters": trainer.actor.copies(),
         "optimizer": trainer.actor.optimizer.state_dict(),
         "rollout": trainer.rollout.policy.state_dict(),
         "environments": {k: torch.from_numpy(v) for k, v in environments.items()},
@@ -104,6 +105,8 @@ def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
             hint="use that, or another --out",
         )
     trainer.actor.policy.load_state_dict(content["actor"])
+    for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
+        mine.copy_(other)
     trainer.actor.optimizer.load_state_dict(content["optimizer"])
     trainer.rollout.policy.load_state_dict(content["rollout"])
     trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,9 +19,11 @@ from tests.workloads.embodied.made import observation, spec
 torch = pytest.importorskip("torch")
 
 
-def actor(global_batch: int = 8, micro_batch: int = 8) -> Actor:
-    policy = make(size_of("openvla_oft", "tiny"), spec(), seed=1)
-    return Actor(policy, Ppo(), learning_rate=1e-3, global_batch=global_batch, micro_batch=micro_batch)
+def actor(
+    global_batch: int = 8, micro_batch: int = 8, *, dtype: str = "float32", rate: float = 1e-3
+) -> Actor:
+    policy = make(replace(size_of("openvla_oft", "tiny"), dtype=dtype), spec(), seed=1)
+    return Actor(policy, Ppo(), learning_rate=rate, global_batch=global_batch, micro_batch=micro_batch)
 
 
 def batch(policy, n: int = 16) -> Batch:
@@ -101,3 +105,23 @@ def test_offloading_and_back_changes_nothing() -> None:
     learner.reload("cpu")
     assert equal_bits(dict(learner.policy.state_dict()), before)
     learner.training_step(samples, np.arange(16), 1)
+
+
+def test_small_steps_are_not_rounded_away() -> None:
+    """A step of 1e-5 is less than a bfloat16 of 0.1 can show; many of them are not."""
+    learner = actor(16, 16, dtype="bfloat16", rate=1e-5)
+    assert learner.copies()
+    samples = batch(learner.policy)
+    before = {k: v.clone() for k, v in learner.policy.state_dict().items()}
+    for _ in range(40):
+        learner.training_step(samples, np.arange(16), 0)
+    after = learner.policy.state_dict()
+    moved = sum(int((after[k] != v).sum()) for k, v in before.items()) / sum(
+        v.numel() for v in before.values()
+    )
+    assert moved > 0.2
+    for parameter, master in zip(learner.policy.trainable(), learner.copies(), strict=True):
+        assert torch.equal(parameter, master.bfloat16())
+    learner.offload("cpu")
+    learner.reload("cpu")
+    learner.training_step(samples, np.arange(16), 0)

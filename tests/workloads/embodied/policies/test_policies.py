@@ -11,7 +11,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep, Observation
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies import make
-from rlprof.workloads.embodied.policies.sizes import FAMILIES, size_of
+from rlprof.workloads.embodied.policies.sizes import FAMILIES, Train, size_of
 from tests.workloads.embodied.made import observation, spec
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -45,6 +45,22 @@ def test_what_was_answered_is_evaluated_to_the_same_density_and_value(family: st
     assert np.allclose(evaluation.value.detach(), answer.value, atol=1e-5)
     (evaluation.log_prob.sum() + evaluation.value.sum()).backward()
     assert not [n for n, p in policy.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+@pytest.mark.parametrize("train", ["expert", "lora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_of_16_bits_answer_and_train_as_at_full_size(family: str, train: Train) -> None:
+    size = replace(
+        size_of(family, "tiny"), dtype="bfloat16", image=32, train=train, lora_rank=2, preconditioned=False
+    )
+    policy = make(size, spec(cameras=2), seed=1)
+    seen = observation(3, cameras=2)
+    answer = policy.act(seen, policy.noise(seen, STEP, 0, 0))
+    assert answer.log_prob.dtype == np.float32
+    evaluation = policy.evaluate(seen, answer.chain)
+    assert np.allclose(evaluation.log_prob.detach(), answer.log_prob, atol=1e-3)
+    (evaluation.log_prob.sum() + evaluation.value.sum()).backward()
+    assert all(p.dtype == torch.bfloat16 for p in policy.parameters())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
