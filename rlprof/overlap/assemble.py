@@ -13,6 +13,7 @@ import numpy as np
 
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, arguments
 from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.flags import find_flags
 from rlprof.overlap.forms import Form
 from rlprof.overlap.lineage import Known, MemoryTrack, Raw, RawPack, is_shared
 from rlprof.overlap.recording import Invocation, Recording, Unknown
@@ -419,4 +420,6 @@ def assemble(
             " not known which call did",
             hint="record one run more",
         )
-    return Recording(region, dict(nodes), made.states, invocations, made.constants.table, form)
+    return Recording(
+        region, dict(nodes), made.states, invocations, made.constants.table, form, find_flags(runs)
+    )

@@ -16,6 +16,7 @@ from rlprof.overlap.completion import Completer
 from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.device import CudaStreams, DeviceRun
 from rlprof.overlap.errors import ReplayError
+from rlprof.overlap.flags import Flag, check_flags
 from rlprof.overlap.lower import lower, priorities
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import (
@@ -72,6 +73,8 @@ class Executor:
         By node.
     constants : mapping of str to object
         Of the recording.
+    flags : mapping of str to tuple of Flag, optional
+        Of the recording: what calls return is compared with them.
 
     Raises
     ------
@@ -84,8 +87,10 @@ class Executor:
         graph: CallGraph,
         entries: Mapping[str, Executable | Callable[..., Any]],
         constants: Mapping[str, Any],
+        flags: Mapping[str, tuple[Flag, ...]] | None = None,
     ) -> None:
         self.graph = graph
+        self._flags = {} if flags is None else flags
         self.tasks = lower(graph)
         self.constants = constants
         self._priority = priorities(self.tasks)
@@ -172,6 +177,10 @@ class _Run:
             output = self.device.call(lane, entry, args, kwargs, self.completer.value, call.modes)
         if self.watcher is not None:
             self.watcher.ended(call)
+        flags = executor._flags.get(call.origin)
+        if flags:
+            returned = output.output if isinstance(output, Pending) else output
+            check_flags(flags, returned, call.samples is not None)
         return output if call.id in executor._needed else _forget(output)
 
 

@@ -154,6 +154,8 @@ class Lineage:
         self._table: dict[int, Known] = {}
         self._memories: dict[tuple[str, int], MemoryTrack] = {}
         self._given: list[Known] = []
+        #: Values that Python shares, where calls returned them.
+        self.shared: list[tuple[CallRecord, Path, Any]] = []
         self._writes = writes
 
     @property
@@ -301,6 +303,8 @@ class Lineage:
         cls = type(value)
         known = self._table.get(id(value))
         if cls in _SCALARS or is_shared(value):
+            if record is not None and cls is not float and is_shared(value):
+                self.shared.append((record, path, value))
             made = Known(value, record, path, external)
             # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
             if cls is float or not is_shared(value) or (external and known is None):

@@ -402,9 +402,8 @@ class Program:
             )
         if node.gives_futures:
             options.setdefault("interface", "future")
-        return GraphReplacement(
-            graph, entries(self), recording.constants, native=node.entry, form=recording.form, **options
-        )
+        options = {"form": recording.form, "flags": recording.flags, **options}
+        return GraphReplacement(graph, entries(self), recording.constants, native=node.entry, **options)
 
     def uninstall(self, region: ExecutionNode | str | None = None) -> None:
         """Run the native entry of a node again; of all nodes if none is given."""

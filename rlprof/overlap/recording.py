@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from rlprof.overlap.bindings import Binding, Pack
 from rlprof.overlap.forms import Form
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
+
+if TYPE_CHECKING:
+    from rlprof.overlap.flags import Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class Recording:
         Values of `Const` bindings and types of `Pack` by name.
     form : Form or None
         What the region's arguments have in common in all runs.
+    flags : mapping of str to tuple of Flag
+        Values that calls returned, by call, that have to stay what they were in all runs.
     """
 
     region: str
@@ -115,3 +120,4 @@ class Recording:
     runs: tuple[tuple[Invocation, ...], ...]
     constants: Mapping[str, Any]
     form: Form | None = None
+    flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, Literal
 
 from rlprof.errors import UsageError
@@ -16,10 +16,13 @@ from rlprof.overlap.bindings import Binding, External, leaves
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.execute import Executable, Executor, MakeBackend, Priorities, Watcher
+from rlprof.overlap.flags import Flag
 from rlprof.overlap.forms import Form, mismatch
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import Cancellation, RunRecord
 
+#: Replacements that run around the code that runs here.
+_inside: ContextVar[tuple[Replacement, ...]] = ContextVar("rlprof_replacements", default=())
 #: What the native entry returns: its result, a coroutine, or a future.
 Interface = Literal["value", "coroutine", "future"]
 
@@ -45,6 +48,10 @@ class Replacement:
         looked for.
     on_mismatch : {"error", "native"}
         What is done with other arguments.
+    flags : mapping of str to tuple of Flag, optional
+        Of the recording.
+    on_flag : {"error", "ignore"}
+        What is done when a call returns another flag than in all recorded runs.
     interface : {"value", "coroutine", "future"}, optional
         What a call returns; by default a coroutine if `native` is a coroutine function, else the value.
     backend, priorities : callable, optional
@@ -72,6 +79,8 @@ class Replacement:
         native: Callable[..., Any],
         form: Form | None = None,
         on_mismatch: Literal["error", "native"] = "error",
+        flags: Mapping[str, tuple[Flag, ...]] | None = None,
+        on_flag: Literal["error", "ignore"] = "error",
         interface: Interface | None = None,
         backend: MakeBackend | None = None,
         priorities: Priorities | None = None,
@@ -84,9 +93,11 @@ class Replacement:
                 f"watch is a {type(watch).__name__}, which sees one call",
                 hint="give what makes one: watch=lambda: Watch(graph)",
             )
+        if on_flag not in ("error", "ignore"):
+            raise UsageError(f"on_flag={on_flag!r}", hint='use "error" or "ignore"')
         self.graph = graph
         self.native = native
-        self.executor = Executor(graph, entries, constants)
+        self.executor = Executor(graph, entries, constants, flags if on_flag == "error" else None)
         self.last_record: RunRecord | None = None
         self._form, self._on_mismatch = form, on_mismatch
         self._how: dict[str, Any] = {"backend": backend, "priorities": priorities}
@@ -136,6 +147,19 @@ class Replacement:
         return None
 
     def _run(self, external: Arguments, **how: Any) -> Any:
+        inside = _inside.get()
+        if self in inside:
+            raise ReplayError(
+                f"{self.graph.region} was called inside of itself, which no recorded run did",
+                hint="uninstall the graph, or install one of a region that the inner call is no part of",
+            )
+        token = _inside.set((*inside, self))
+        try:
+            return self._run_once(external, how)
+        finally:
+            _inside.reset(token)
+
+    def _run_once(self, external: Arguments, how: dict[str, Any]) -> Any:
         with self._lock:
             watcher = None if self._watch is None else self._watch()
             output, self.last_record = self.executor.run(external, watcher=watcher, **self._how, **how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Iterable, Mapping
@@ -39,8 +40,10 @@ def wrap(
     Parameters
     ----------
     holder : object
-        An object, a class or a module. Of an object only its own method is replaced, not its class's. In a
-        class static and class methods stay what they are; of a plain method ``self`` is the first argument.
+        An object, a class or a module. Of an object only its own method is replaced, not its class's: one
+        that was copied or unpickled has its native method (but not one of ``copy.copy``, which shares all
+        attributes). In a class static and class methods stay what they are; of a plain method ``self`` is the
+        first argument.
     attribute : str
         Name of the function or method.
     parent, *accesses, name, component, stateless, batch, resources, role, movable, copy_argument
@@ -92,13 +95,31 @@ def wrap(
         if loop or count is not None
         else ExecutionNode(parent, entry, *accesses, **common)
     )
-    put: Any = functools.update_wrapper(node.call, entry)
+    # a class needs a function, which becomes a method; an object what turns native when it is copied
+    is_shared = inspect.isclass(holder) or inspect.ismodule(holder)
+    put: Any = functools.update_wrapper(node.call if is_shared else _Put(node.call), entry)
     put.rlprof_node = node
     if hasattr(entry, "remote"):
         put.remote = put
     setattr(holder, attribute, type(own)(put) if isinstance(own, (staticmethod, classmethod)) else put)
     node.program.on_unwrap(functools.partial(_put_back, holder, attribute, before))
     return node
+
+
+class _Put(functools.partial[Any]):
+    """What stands in place of an object's method: a copy of the object has its own method, without a node."""
+
+    rlprof_node: ExecutionNode
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.rlprof_node.native, memo)
+
+    def __reduce__(self) -> Any:
+        return _same, (self.rlprof_node.native,)
+
+
+def _same(native: Any) -> Any:
+    return native
 
 
 def _put_back(holder: Any, attribute: str, before: Any) -> None:

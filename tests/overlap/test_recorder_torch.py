@@ -142,9 +142,9 @@ def test_times_of_a_denoising_loop_that_glue_makes_are_explained() -> None:
     with pytest.raises(RecordingError) as caught:
         call_graph(r)
     assert str(caught.value) == (
-        "main: argument 1 of main/denoise (tensor torch.float32 (4,), the same bits in every recorded run) has"
-        " no known origin: it was made between main/start and main/denoise. Next: make it once, before the"
-        " region, if it can never differ; else wrap the code that makes it as a node"
+        "main: argument 1 of main/denoise (tensor torch.float32 (4,), the same bits in every recorded run)"
+        " has no known origin: it was made between main/start and main/denoise. Next: make it once, before"
+        " the region, if it can never differ; else wrap the code that makes it as a node"
     )
 
 

@@ -5,11 +5,13 @@ import inspect
 import threading
 import time
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlprof.errors import UsageError
+from rlprof.overlap import Program, wrap
 from rlprof.overlap.bindings import Const, External, Pack, Ref, arguments
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import ReplayError
@@ -17,6 +19,7 @@ from rlprof.overlap.forms import form_of
 from rlprof.overlap.replacement import Replacement
 from rlprof.overlap.semantics import Watch, of_graph
 from rlprof.overlap.specs import NodeSpec
+from rlprof.taskgraph import ThreadBackend
 from tests.overlap.handmade import SAMPLES, Player, rollout_graph
 
 OBS = np.linspace(-1, 1, SAMPLES * 3).reshape(SAMPLES, 3)
@@ -258,3 +261,27 @@ def test_futures_that_entries_return_are_waited_for():
     graph = CallGraph("r", nodes, {}, calls, (("r/a", "r/b"),), Ref("r/b"))
     made = Replacement(graph, {"r/a": later, "r/b": later}, {"1": 1}, native=lambda: None)
     assert made() == 3
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_region_that_is_called_inside_of_itself_does_not_hang(streams: int) -> None:
+    class Plain:
+        deeper = False
+
+        def infer(self, x: Any) -> Any:
+            return self.iteration(x) if self.deeper else x + 1
+
+        def iteration(self, x: Any) -> Any:
+            return self.infer(x)
+
+    plain, program = Plain(), Program()
+    node = wrap(plain, "iteration", program)
+    wrap(plain, "infer", node, stateless=True)
+    graph = program.graph(program.record(node, run=lambda: [plain.iteration(np.ones(2)) for _ in range(2)]))
+    how = {} if streams == 1 else {"backend": ThreadBackend}
+    program.install(graph, **how)
+    plain.deeper = True
+    with pytest.raises(ReplayError, match="iteration was called inside of itself"):
+        plain.iteration(np.ones(2))
+    plain.deeper = False
+    assert plain.iteration(np.ones(2)).tolist() == [2, 2]

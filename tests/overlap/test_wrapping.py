@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,3 +172,27 @@ def test_loops_are_wrapped_too() -> None:
     root()
     assert labels == [f"main/infer[{i}]" for i in range(3)]
     assert node.spec.count == 3
+
+
+class Copied:
+    """Something that is copied after its methods were wrapped, as reference policies are."""
+
+    def __init__(self) -> None:
+        self.weight = 1
+
+    def infer(self, x: int) -> int:
+        return x * self.weight
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda obj: pickle.loads(pickle.dumps(obj))])
+def test_a_copy_of_an_object_does_not_call_the_method_of_the_first(
+    duplicate: Callable[[Copied], Copied],
+) -> None:
+    first, program = Copied(), Program()
+    wrap(first, "infer", program)
+    second = duplicate(first)
+    second.weight = 10
+    assert (first.infer(2), second.infer(2)) == (2, 20)
+    assert not hasattr(second.infer, "rlprof_node")
+    program.unwrap()
+    assert second.infer(2) == 20

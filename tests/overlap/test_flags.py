@@ -1,0 +1,99 @@
+"""Where a value of which there is one object comes from does not show, so it has to stay what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlprof.overlap import Program, wrap
+from rlprof.overlap.errors import ReplayError
+from rlprof.overlap.flags import Flag, check_flags
+from rlprof.overlap.recording import Recording
+
+
+class Phase(Enum):
+    FIRST = 1
+    LATER = 2
+
+
+class Plain:
+    """`step` returns what `values` holds for the iteration; `route` is the code between the calls."""
+
+    def __init__(self, values: list[Any], route: Callable[[Plain, Any, Any], Any]) -> None:
+        self.values, self.route = iter(values), route
+
+    def step(self) -> tuple[Any, Any]:
+        return np.ones(2), next(self.values)
+
+    def use(self, x: Any, flag: Any = None) -> Any:
+        return x, flag
+
+    def iteration(self) -> Any:
+        x, flag = self.step()
+        return self.route(self, x, flag)
+
+
+def recorded(
+    values: list[Any], route: Callable[[Plain, Any, Any], Any], runs: int = 2
+) -> tuple[Plain, Recording]:
+    plain, program = Plain(values, route), Program()
+    iteration = wrap(plain, "iteration", program)
+    for name in ("step", "use"):
+        wrap(plain, name, iteration, stateless=True)
+    recording = program.record(iteration, runs=runs, run=lambda: [plain.iteration() for _ in range(runs)])
+    program.install(program.graph(recording))
+    return plain, recording
+
+
+@pytest.mark.parametrize(
+    ("was", "now"), [(False, True), (0, 1), (None, np.ones(1)), ("go", "stop"), (Phase.FIRST, Phase.LATER)]
+)
+def test_a_flag_that_was_passed_on_and_is_another_one_is_an_error(was: Any, now: Any) -> None:
+    plain, _ = recorded([was, was, was, now], lambda p, x, flag: p.use(x, flag))
+    assert plain.iteration()[1] is was
+    with pytest.raises(ReplayError, match=r"iteration/step returned .* at \[1\], .* iteration got the same"):
+        plain.iteration()
+
+
+def test_a_flag_that_the_region_returns_is_compared() -> None:
+    plain, _ = recorded([0, 0, 0, 7], lambda p, x, flag: (p.use(x), flag))
+    plain.iteration()
+    with pytest.raises(
+        ReplayError, match=r"returned int 7 at .*and 0 in every recorded run; iteration got the same"
+    ):
+        plain.iteration()
+
+
+def test_code_between_calls_may_branch_on_a_flag() -> None:
+    plain, _ = recorded([False, False, True], lambda p, x, done: x if done else p.use(x))
+    with pytest.raises(ReplayError, match="the code between calls may branch on it"):
+        plain.iteration()
+
+
+def test_a_flag_that_differed_when_nothing_else_did_need_not_be_compared() -> None:
+    plain, recording = recorded([False, True, False, True], lambda p, x, done: p.use(x))
+    assert "iteration/step" not in recording.flags
+    assert [plain.iteration()[1], plain.iteration()[1]] == [None, None]
+
+
+def test_a_number_that_nobody_is_given_need_not_be_compared() -> None:
+    _, recording = recorded([3, 3], lambda p, x, count: p.use(x))
+    assert "iteration/step" not in recording.flags
+
+
+def test_flags_can_be_ignored() -> None:
+    plain, recording = recorded([False, False, True], lambda p, x, done: p.use(x))
+    program = plain.iteration.rlprof_node.program  # type: ignore[attr-defined]
+    program.install(program.graph(recording), on_flag="ignore")
+    plain.iteration()
+
+
+def test_parts_that_return_lists_are_not_compared_by_position() -> None:
+    flags = (Flag("a", (3,), True),)
+    check_flags(flags, [1, 2], part=True)
+    with pytest.raises(ReplayError):
+        check_flags(flags, [1, 2])
