@@ -13,7 +13,7 @@ import numpy as np
 
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, arguments
 from rlprof.overlap.errors import RecordingError
-from rlprof.overlap.flags import find_flags
+from rlprof.overlap.flags import find_flags, find_layouts
 from rlprof.overlap.forms import Form
 from rlprof.overlap.lineage import Known, MemoryTrack, Raw, RawPack, is_shared
 from rlprof.overlap.recording import Invocation, Recording, Unknown
@@ -421,5 +421,12 @@ def assemble(
             hint="record one run more",
         )
     return Recording(
-        region, dict(nodes), made.states, invocations, made.constants.table, form, find_flags(runs)
+        region,
+        dict(nodes),
+        made.states,
+        invocations,
+        made.constants.table,
+        form,
+        find_flags(runs),
+        find_layouts(runs),
     )

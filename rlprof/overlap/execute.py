@@ -16,7 +16,7 @@ from rlprof.overlap.completion import Completer
 from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.device import CudaStreams, DeviceRun
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.flags import Flag, check_flags
+from rlprof.overlap.flags import Flag, Layout, check_flags, check_layouts, taken_apart
 from rlprof.overlap.lower import lower, priorities
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import (
@@ -75,6 +75,8 @@ class Executor:
         Of the recording.
     flags : mapping of str to tuple of Flag, optional
         Of the recording: what calls return is compared with them.
+    layouts : mapping of str to tuple of Layout, optional
+        Likewise, for containers that the graph takes apart.
 
     Raises
     ------
@@ -88,9 +90,11 @@ class Executor:
         entries: Mapping[str, Executable | Callable[..., Any]],
         constants: Mapping[str, Any],
         flags: Mapping[str, tuple[Flag, ...]] | None = None,
+        layouts: Mapping[str, tuple[Layout, ...]] | None = None,
     ) -> None:
         self.graph = graph
         self._flags = {} if flags is None else flags
+        self._layouts = {} if layouts is None else taken_apart(graph, layouts)
         self.tasks = lower(graph)
         self.constants = constants
         self._priority = priorities(self.tasks)
@@ -177,10 +181,11 @@ class _Run:
             output = self.device.call(lane, entry, args, kwargs, self.completer.value, call.modes)
         if self.watcher is not None:
             self.watcher.ended(call)
-        flags = executor._flags.get(call.origin)
-        if flags:
-            returned = output.output if isinstance(output, Pending) else output
-            check_flags(flags, returned, call.samples is not None)
+        returned = output.output if isinstance(output, Pending) else output
+        if call.origin in executor._flags:
+            check_flags(executor._flags[call.origin], returned, call.samples is not None)
+        if call.origin in executor._layouts:
+            check_layouts(call.id, executor._layouts[call.origin], returned, call.samples is not None)
         return output if call.id in executor._needed else _forget(output)
 
 

@@ -1,8 +1,9 @@
-"""Flags, small numbers and other values that Python shares, where calls return them.
+"""What calls returned in all recorded runs and have to return again: flags, and containers of the same items.
 
 There is one ``False``, so it does not show whether a ``False`` that a call is given is the one that another
 returned, or was written there. Nor does it show whether code between calls branches on a flag. A graph
-holds the value of the recorded runs; so it may be run only as long as such values stay what they were.
+holds the value of the recorded runs; so it may be run only as long as such values stay what they were. The
+same goes for containers that code between calls takes apart: a graph knows the items of the recorded runs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlprof.overlap.bindings import Path
+from rlprof.overlap.bindings import Path, Ref, leaves
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.lineage import is_shared, leaves_of
-from rlprof.overlap.values import at_path, describe
+from rlprof.overlap.specs import Key
+from rlprof.overlap.values import at_path, describe, take_apart
 
 if TYPE_CHECKING:
+    from rlprof.overlap.callgraph import CallGraph
     from rlprof.overlap.trace import CallRecord, RunTrace
 
 
@@ -41,6 +44,113 @@ class Flag:
     path: Path
     value: Any
     consumer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Items of a container that a call returned in every recorded run.
+
+    Parameters
+    ----------
+    path : tuple of (int or str)
+        Where in its output.
+    keys : tuple of (int or str)
+        Of its items.
+    """
+
+    path: Path
+    keys: tuple[Key, ...]
+
+
+def find_layouts(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Layout, ...]]:
+    """Find the containers that calls returned, by call, where they had the same keys in all runs.
+
+    Parameters
+    ----------
+    runs : sequence of RunTrace
+        Ended.
+    """
+    found = [{(record.id, path): keys for record, path, keys in run.lineage.layouts} for run in runs]
+    by_call: dict[str, tuple[Layout, ...]] = {}
+    for (call, path), keys in found[0].items():
+        if all(other.get((call, path)) == keys for other in found[1:]):
+            by_call[call] = (*by_call.get(call, ()), Layout(path, keys))
+    return by_call
+
+
+def taken_apart(
+    graph: CallGraph, layouts: Mapping[str, tuple[Layout, ...]]
+) -> Mapping[str, tuple[Layout, ...]]:
+    """Choose the containers whose items a graph uses one by one, so that further ones would be left out.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        Native or transformed.
+    layouts : mapping of str to tuple of Layout
+        By call.
+
+    Notes
+    -----
+    Of a dict of which only some items are used, code between calls asked for these by their keys.
+    """
+    used: dict[tuple[str, Path], set[Key]] = {}
+    for binding in (*(call.arguments for call in graph.calls), graph.output):
+        for leaf in leaves(binding):
+            if isinstance(leaf, Ref):
+                origin = graph.by_id[leaf.call].origin if leaf.call in graph.by_id else leaf.call
+                for depth, key in enumerate(leaf.path):
+                    used.setdefault((origin, leaf.path[:depth]), set()).add(key)
+    found = {}
+    for call, known in layouts.items():
+        chosen = tuple(
+            layout
+            for layout in known
+            if (keys := used.get((call, layout.path)))
+            and (isinstance(layout.keys[0], int) or keys >= set(layout.keys))
+        )
+        if chosen:
+            found[call] = chosen
+    return found
+
+
+def check_layouts(call: str, layouts: Sequence[Layout], output: Any, part: bool = False) -> None:
+    """Compare containers in what a call returned with the recorded runs.
+
+    Parameters
+    ----------
+    call : str
+        Its id.
+    layouts : sequence of Layout
+        Of this call.
+    output : object
+        What it returned.
+    part : bool
+        It is a part of a batch: a list may have an item for each of its samples.
+
+    Raises
+    ------
+    ReplayError
+        If one has other items.
+    """
+    if part and isinstance(output, list):
+        return
+    for layout in layouts:
+        parts = take_apart(at_path(output, layout.path))
+        if parts is None or parts.keys == layout.keys:
+            continue
+        at = "".join(f"[{key!r}]" for key in layout.path)
+        raise ReplayError(
+            f"{call} returned a container of {_count(parts.keys)}{f' at {at}' if at else ''}, and of"
+            f" {_count(layout.keys)} in every recorded run: the graph uses these one by one",
+            hint="pass it on as it is, wrap the code that takes it apart, or record runs that differ",
+        )
+
+
+def _count(keys: tuple[Key, ...]) -> str:
+    if keys and isinstance(keys[0], str):
+        return f"the items {', '.join(map(repr, keys[:8]))}"
+    return f"{len(keys)} items"
 
 
 def find_flags(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Flag, ...]]:

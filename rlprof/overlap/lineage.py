@@ -17,7 +17,18 @@ import numpy as np
 from rlprof.overlap.bindings import Path, View
 from rlprof.overlap.snapshots import Snapshot, reader_of
 from rlprof.overlap.specs import Key
-from rlprof.overlap.values import DEEPEST, MemoryKey, Stamp, is_array, memory_key, stamp, take_apart, view_of
+from rlprof.overlap.values import (
+    DEEPEST,
+    MemoryKey,
+    Stamp,
+    is_array,
+    is_borrowed,
+    memory_key,
+    memory_range,
+    stamp,
+    take_apart,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from rlprof.overlap.trace import CallRecord
@@ -56,10 +67,12 @@ class MemoryTrack:
         As of `memory_key`.
     """
 
-    __slots__ = ("creator", "key", "uses", "wholes", "writers", "written_at")
+    __slots__ = ("array", "creator", "key", "uses", "wholes", "writers", "written_at")
 
-    def __init__(self, key: tuple[str, int]) -> None:
+    def __init__(self, key: tuple[str, int], array: Any = None) -> None:
         self.key = key
+        #: The first that was seen there.
+        self.array = array if is_array(array) else None
         self.wholes: list[Known] = []
         self.creator: CallRecord | None = None
         self.uses: list[CallRecord] = []
@@ -147,15 +160,28 @@ class Lineage:
         Look for writes in place.
     components : set of int
         Ids of objects whose use is declared, or counts as that of a component: they are not followed.
+    owned : list of (tuple of (str, int), array)
+        Arrays of registered state, by their key.
     """
 
-    def __init__(self, writes: bool = True, components: set[int] | None = None) -> None:
+    def __init__(
+        self,
+        writes: bool = True,
+        components: set[int] | None = None,
+        owned: list[tuple[MemoryKey, Any]] | None = None,
+    ) -> None:
         self.components = set() if components is None else components
         self._table: dict[int, Known] = {}
         self._memories: dict[tuple[str, int], MemoryTrack] = {}
         self._given: list[Known] = []
+        #: Keys of memory that is another's, and arrays of registered state, which may be that other.
+        self._same: dict[MemoryKey, MemoryKey] = {}
+        self._owned: list[tuple[MemoryKey, Any]] = [] if owned is None else owned
+        self._borrowed = False
         #: Values that Python shares, where calls returned them.
         self.shared: list[tuple[CallRecord, Path, Any]] = []
+        #: Containers, where calls returned them, and the keys of their items.
+        self.layouts: list[tuple[CallRecord, Path, tuple[Key, ...]]] = []
         self._writes = writes
 
     @property
@@ -247,9 +273,32 @@ class Lineage:
             if known.record is None and not known.external and known.memory is not None and not known.view:
                 yield known
 
+    def _key(self, array: Any) -> MemoryKey:
+        """Return the key of an array's memory; tensors on numpy's memory have that of numpy's array."""
+        key = memory_key(array)
+        known = self._same.get(key)
+        if known is not None or key in self._memories:
+            return known or key
+        borrowed = is_borrowed(array)
+        self._borrowed = self._borrowed or borrowed
+        if borrowed or (self._borrowed and key[0] == "numpy"):
+            known = self._same[key] = self._overlapping(array) or key
+        return known or key
+
+    def _overlapping(self, array: Any) -> MemoryKey | None:
+        """Key of host memory that is known already and that an array lies in."""
+        low, high = memory_range(array)
+        held = [(track.key, track.array) for track in self._memories.values() if track.array is not None]
+        for key, other in [*held, *self._owned]:
+            if key[0] in ("numpy", "memory"):
+                first, last = memory_range(other)
+                if first < high and low < last:
+                    return key
+        return None
+
     def _array(self, value: Any) -> Known:
         """Make an unknown array known, as a view of a known one if it is."""
-        key = memory_key(value)
+        key = self._key(value)
         track = self._memories.get(key)
         made = None
         if track is not None:
@@ -268,7 +317,7 @@ class Lineage:
     def _place(self, known: Known, key: MemoryKey) -> None:
         track = self._memories.get(key)
         if track is None:
-            track = self._memories[key] = MemoryTrack(key)
+            track = self._memories[key] = MemoryTrack(key, known.obj)
         if known.view is None and (known.record is not None or known.external):
             track.wholes.append(known)
         known.memory = track
@@ -292,6 +341,18 @@ class Lineage:
             Number of the event, for the order of writes.
         """
         return self._enter(value, record, (), event)
+
+    def note_output(self, value: Any, record: CallRecord, path: Path = ()) -> None:
+        """Note flags and containers in what a call around other calls returned."""
+        parts = take_apart(value) if len(path) < DEEPEST else None
+        if parts is None:
+            if is_shared(value):
+                self.shared.append((record, path, value))
+            return
+        if parts.keys:
+            self.layouts.append((record, path, parts.keys))
+        for key, item in zip(parts.keys, parts.items, strict=True):
+            self.note_output(item, record, (*path, key))
 
     def stands_for(self, reference: Any, record: CallRecord) -> None:
         """Make a reference known that remote calls take in place of what a call returned."""
@@ -325,6 +386,8 @@ class Lineage:
                 self._enter_array(made, known, event)
             self._table[id(value)] = made
             return made
+        if record is not None and parts.keys:
+            self.layouts.append((record, path, parts.keys))
         items: list[Raw] = []
         arrays: list[Known] = []
         is_whole = True
@@ -355,13 +418,13 @@ class Lineage:
 
     def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
         """An array or object that a call returned, or that came with the region's arguments."""
-        key = memory_key(made.obj) if is_array(made.obj) else ("object", id(made.obj))
+        key = self._key(made.obj) if is_array(made.obj) else ("object", id(made.obj))
         record = made.record
         track = self._memories.get(key)
         if self._writes:
             made.stamp, made.stamped_at = stamp_of(made.obj), event
         if track is None:
-            track = self._memories[key] = MemoryTrack(key)
+            track = self._memories[key] = MemoryTrack(key, made.obj)
             track.creator = record
         elif record is not None:
             before = known or (track.wholes[-1] if track.wholes else None)

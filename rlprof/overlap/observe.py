@@ -7,12 +7,13 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Coroutine
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rlprof.capture import recorder as _recorder
 from rlprof.capture.annotate import annotate
 from rlprof.overlap.context import CallContext
+from rlprof.overlap.errors import WrapError
 from rlprof.overlap.remote import is_reference, when_ready
 
 if TYPE_CHECKING:
@@ -109,6 +110,13 @@ def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], k
     if type(result) is CoroutineType:
         context.pending = observation
         return result
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)) and observation.record is not None:
+        refusal = WrapError(
+            f"node {node.path} returned a generator in {context.label}: its code runs after the call",
+            hint="wrap what the generator calls, or return a list",
+        )
+        end_call(node, context, observation, None, refusal)
+        raise refusal
     if isinstance(result, concurrent.futures.Future) or asyncio.isfuture(result) or is_reference(result):
         _leave_open(node, context, observation, result)
         return result

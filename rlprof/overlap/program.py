@@ -402,7 +402,7 @@ class Program:
             )
         if node.gives_futures:
             options.setdefault("interface", "future")
-        options = {"form": recording.form, "flags": recording.flags, **options}
+        options = {"form": recording.form, "flags": recording.flags, "layouts": recording.layouts, **options}
         return GraphReplacement(graph, entries(self), recording.constants, native=node.entry, **options)
 
     def uninstall(self, region: ExecutionNode | str | None = None) -> None:

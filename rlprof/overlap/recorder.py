@@ -130,11 +130,14 @@ class Recorder:
                     " had ended",
                     hint="record where the calls come one after another",
                 )
+            owned = []
             for name, state in self._program.states.items():
                 for array in _arrays(state.obj):
-                    self._owners[memory_key(array)] = name
+                    key = memory_key(array)
+                    self._owners[key] = name
                     self._kept.append(array)
-            run = RunTrace(self._program, self._watch, self._writes)
+                    owned.append((key, array))
+            run = RunTrace(self._program, self._watch, self._writes, owned)
             self._runs.append(run)
             return run
 

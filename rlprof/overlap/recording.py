@@ -12,7 +12,7 @@ from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 
 if TYPE_CHECKING:
-    from rlprof.overlap.flags import Flag
+    from rlprof.overlap.flags import Flag, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ class Recording:
         What the region's arguments have in common in all runs.
     flags : mapping of str to tuple of Flag
         Values that calls returned, by call, that have to stay what they were in all runs.
+    layouts : mapping of str to tuple of Layout
+        Containers that calls returned, by call, which had the same items in all runs.
     """
 
     region: str
@@ -121,3 +123,4 @@ class Recording:
     constants: Mapping[str, Any]
     form: Form | None = None
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)
+    layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)

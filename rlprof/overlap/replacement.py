@@ -16,7 +16,7 @@ from rlprof.overlap.bindings import Binding, External, leaves
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.execute import Executable, Executor, MakeBackend, Priorities, Watcher
-from rlprof.overlap.flags import Flag
+from rlprof.overlap.flags import Flag, Layout
 from rlprof.overlap.forms import Form, mismatch
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import Cancellation, RunRecord
@@ -50,6 +50,8 @@ class Replacement:
         What is done with other arguments.
     flags : mapping of str to tuple of Flag, optional
         Of the recording.
+    layouts : mapping of str to tuple of Layout, optional
+        Of the recording.
     on_flag : {"error", "ignore"}
         What is done when a call returns another flag than in all recorded runs.
     interface : {"value", "coroutine", "future"}, optional
@@ -80,6 +82,7 @@ class Replacement:
         form: Form | None = None,
         on_mismatch: Literal["error", "native"] = "error",
         flags: Mapping[str, tuple[Flag, ...]] | None = None,
+        layouts: Mapping[str, tuple[Layout, ...]] | None = None,
         on_flag: Literal["error", "ignore"] = "error",
         interface: Interface | None = None,
         backend: MakeBackend | None = None,
@@ -97,7 +100,7 @@ class Replacement:
             raise UsageError(f"on_flag={on_flag!r}", hint='use "error" or "ignore"')
         self.graph = graph
         self.native = native
-        self.executor = Executor(graph, entries, constants, flags if on_flag == "error" else None)
+        self.executor = Executor(graph, entries, constants, flags if on_flag == "error" else None, layouts)
         self.last_record: RunRecord | None = None
         self._form, self._on_mismatch = form, on_mismatch
         self._how: dict[str, Any] = {"backend": backend, "priorities": priorities}

@@ -16,14 +16,14 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.global_random import GlobalRandom
-from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, is_followed, is_shared, leaves_of, stamp_of
+from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, is_followed, leaves_of, stamp_of
 from rlprof.overlap.modes import TorchModes, current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.surroundings import Surroundings
 from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
-from rlprof.overlap.values import at_path, describe, flatten, is_array, take_apart, torch_module
+from rlprof.overlap.values import MemoryKey, at_path, describe, is_array, take_apart, torch_module
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -131,13 +131,21 @@ class RunTrace:
         What earlier runs want to know more of.
     writes : bool
         Look for writes in place.
+    owned : list of (tuple of (str, int), array), optional
+        Arrays of registered state, by the key of their memory.
     """
 
-    def __init__(self, program: Program, watch: Watch, writes: bool = True) -> None:
+    def __init__(
+        self,
+        program: Program,
+        watch: Watch,
+        writes: bool = True,
+        owned: list[tuple[MemoryKey, Any]] | None = None,
+    ) -> None:
         self.program = program
         self.devices = DeviceTimes()
         self.records: list[CallRecord] = []
-        self.lineage = Lineage(writes, _components(program))
+        self.lineage = Lineage(writes, _components(program), owned)
         #: Arrays whose contents changed between two looks, and nobody was seen to write; and who saw it.
         self.changes: list[tuple[Known, CallRecord]] = []
         self.ended = False
@@ -321,7 +329,7 @@ class RunTrace:
             if record.has_inner:
                 record.output = self.lineage.resolve(output, [])
                 own_code(record, record.output, ())
-                self.lineage.shared += [(record, p, v) for p, v in flatten(output) if is_shared(v)]
+                self.lineage.note_output(output, record)
             else:
                 record.output = self.lineage.returned(output, record, self._event)
                 for path in self._watch.outputs.get(record.id, ()) if self._watch.outputs else ():

@@ -6,6 +6,7 @@ everything else is a leaf. torch is never imported here: a tensor can only exist
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import zlib
 from collections.abc import Iterator
@@ -24,8 +25,10 @@ DEEPEST = 50
 
 #: Arrays up to this size are compared as they are, larger ones by a checksum, in bytes.
 SMALL_BYTES = 4096
+#: Tensors in the host's memory up to this size are compared by a checksum besides their version, in bytes.
+SUMMED_BYTES = 1 << 20
 #: What `stamp` returns.
-Stamp = int | bytes
+Stamp = int | bytes | tuple[int | None, int]
 
 
 class Parts(NamedTuple):
@@ -141,7 +144,29 @@ def memory_key(array: Any) -> MemoryKey:
         if not is_tensor(owner):
             return ("numpy", id(owner))
         array = owner  # of Tensor.numpy()
-    return ("torch", array.untyped_storage()._cdata)
+    storage = array.untyped_storage()
+    if array.device.type == "cpu" and (address := storage.data_ptr()):
+        return ("memory", address)  # two that were made of one array of numpy differ in all else
+    return ("torch", storage._cdata)
+
+
+def is_borrowed(array: Any) -> bool:
+    """Whether an array is a tensor whose memory may be another object's, as of ``torch.from_numpy``."""
+    if isinstance(array, np.ndarray):
+        return False
+    storage = array.untyped_storage()
+    return bool(storage.device.type == "cpu" and not storage.resizable())
+
+
+def memory_range(array: Any) -> tuple[int, int]:
+    """Return the first byte, and the one after the last, of all memory that an array is a part of."""
+    if not isinstance(array, np.ndarray):
+        storage = array.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    extent = extent_of(array)
+    return extent.low, extent.high
 
 
 def _base(owner: Any) -> Any:
@@ -216,8 +241,10 @@ def stamp(array: Any) -> Stamp | None:
     Notes
     -----
     Of a small numpy array these are the contents, of a large one a checksum: a write that puts back what was
-    there is none. Of a torch tensor it is the version counter, which all its views share; writes past it
-    (through ``.data``, or by kernels that torch knows nothing of) are not seen.
+    there is none. Of a torch tensor it is the version counter, which all its views share, and a checksum if
+    it lies in the host's memory and is no more than `SUMMED_BYTES`, or its memory is another's, or it has no
+    counter. Other writes past the counter (through ``.data``, or by kernels that torch knows nothing of) are
+    not seen.
     """
     if type(array) is np.ndarray or isinstance(array, np.ndarray):
         if array.nbytes <= SMALL_BYTES:
@@ -225,7 +252,21 @@ def stamp(array: Any) -> Stamp | None:
         if array.dtype.kind in "biufc":
             return zlib.crc32(array.data if array.flags.c_contiguous else np.ascontiguousarray(array).data)
         return None if array.dtype.hasobject else zlib.crc32(array.tobytes())
-    return _torch_version(array)
+    version = _torch_version(array)
+    if array.device.type != "cpu":
+        return version
+    if array.nbytes <= SUMMED_BYTES or version is None or is_borrowed(array):
+        return version, _checksum(array)
+    return version
+
+
+def _checksum(tensor: Any) -> int:
+    torch = sys.modules["torch"]
+    if not tensor.numel():
+        return 0
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    # not by way of numpy, after which the program could not resize its tensor any more
+    return zlib.crc32((ctypes.c_char * flat.numel()).from_address(flat.data_ptr()))
 
 
 def _torch_version(array: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlprof.overlap import Program, wrap
-from rlprof.overlap.errors import ReplayError
+from rlprof.overlap.errors import ReplayError, WrapError
 from rlprof.overlap.flags import Flag, check_flags
 from rlprof.overlap.recording import Recording
 
@@ -97,3 +98,63 @@ def test_parts_that_return_lists_are_not_compared_by_position() -> None:
     check_flags(flags, [1, 2], part=True)
     with pytest.raises(ReplayError):
         check_flags(flags, [1, 2])
+
+
+def routes(values: list[Any], route: Callable[[Plain, Any, Any], Any]) -> Plain:
+    return recorded(values, route)[0]
+
+
+def numbers(*names: str) -> dict[str, Any]:
+    return {name: np.ones(2) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "route"),
+    [
+        ([1.5, 2.5], [1.5, 2.5, 3.5], lambda p, x, found: [p.use(item) for item in found]),
+        ([1.5, 2.5], [1.5, 2.5, 3.5], lambda p, x, found: p.use(found[1:])),
+        ((1.5, 2.5), (1.5,), lambda p, x, found: p.use(list(found))),
+        (numbers("a"), numbers("a", "b"), lambda p, x, found: {k: p.use(v) for k, v in found.items()}),
+        ([[1.5]], [[1.5, 2.5]], lambda p, x, found: p.use(tuple(found[0]))),
+    ],
+    ids=["items one by one", "a slice", "shorter", "a dict", "nested"],
+)
+def test_a_container_with_other_items_that_glue_takes_apart_is_an_error(
+    was: Any, now: Any, route: Any
+) -> None:
+    plain = routes([copy.deepcopy(was) for _ in range(3)] + [now], route)
+    plain.iteration()
+    with pytest.raises(ReplayError, match=r"iteration/step returned a container of .* in every recorded run"):
+        plain.iteration()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "route"),
+    [
+        ([1.5, 2.5], [1.5, 2.5, 3.5], lambda p, x, found: p.use(found)),
+        (numbers("obs", "info"), numbers("obs", "info", "episode"), lambda p, x, found: p.use(found["obs"])),
+    ],
+    ids=["passed on whole", "by one key"],
+)
+def test_other_items_that_nobody_looks_for_do_no_harm(was: Any, now: Any, route: Any) -> None:
+    plain = routes([copy.deepcopy(was) for _ in range(2)] + [now], route)
+    plain.iteration()
+
+
+@pytest.mark.parametrize("values", [[[1.5], [1.5, 2.5]], [[1.5, 2.5], [1.5]]])
+def test_a_container_that_differs_between_recorded_runs_is_no_surprise(values: list[Any]) -> None:
+    plain, recording = recorded([*values, [7.5, 8.5, 9.5]], lambda p, x, found: p.use(found[0]))
+    assert not [layout for layout in recording.layouts["iteration/step"] if layout.path == (1,)]
+    assert plain.iteration()[0] == 7.5
+
+
+def test_a_generator_runs_after_its_call() -> None:
+    program = Program()
+    plain = Plain([], lambda p, x, flag: None)
+    plain.iteration = lambda: list(plain.step())  # type: ignore[method-assign]
+    plain.step = lambda: (n for n in range(3))  # type: ignore[method-assign,assignment]
+    node = wrap(plain, "iteration", program)
+    wrap(plain, "step", node, stateless=True)
+    with pytest.raises(WrapError, match="node iteration/step returned a generator in iteration/step"):
+        program.record(node, run=plain.iteration)
+    assert plain.iteration() == [0, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlprof.overlap.bindings import Const, Ref
@@ -159,3 +160,49 @@ def test_a_tensor_of_a_numpy_array_shares_its_memory() -> None:
 
     r = recorded(main, {"make": fresh, "use": sink, "write": write})
     assert memory(r, "write") == {"memory:main/make": "update"}
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_tensors_made_of_one_array_of_numpy_share_its_memory(first: int) -> None:
+    """Simulators fill one buffer at each step, and return it as a new tensor."""
+    buffer = np.zeros(6)
+
+    def step() -> Any:
+        buffer[:] += 1
+        return torch.from_numpy(buffer[first:])
+
+    def main(c: Any) -> None:
+        seen = c.step()
+        c.step()
+        c.use(seen)
+        c.use(buffer)
+
+    r = recorded(main, {"step": step, "use": sink})
+    assert memory(r, "step") == {"memory:main/step": "refresh"}
+    assert memory(r, "step#1") == {"memory:main/step": "update"}
+    assert memory(r, "use") == memory(r, "use#1") == {"memory:main/step": "read"}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda t: t.data.mul_(2), lambda t: np.multiply(t.numpy(), 2, out=t.numpy()), lambda t: t.mul_(2)],
+    ids=["past the counter", "by numpy", "in place"],
+)
+def test_a_tensor_that_glue_writes_is_noticed_however_it_does(write: Any) -> None:
+    def main(c: Any) -> None:
+        made = c.make()
+        write(made)
+        c.use(made)
+
+    r = recorded(main, {"make": lambda: torch.ones(3), "use": sink}, runs=3)
+    with pytest.raises(RecordingError, match=r"its own code changes the tensor .* that main/make returned"):
+        call_graph(r)
+
+
+def test_looking_at_a_tensor_leaves_it_resizable() -> None:
+    def main(c: Any) -> None:
+        made = c.make()
+        c.use(made)
+        assert made.untyped_storage().resizable()
+
+    recorded(main, {"make": lambda: torch.ones(3), "use": sink})

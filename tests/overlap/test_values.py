@@ -205,4 +205,7 @@ def test_torch_tensors() -> None:
     assert same_bits(a, a.clone())
     assert not same_bits(a, a + 1)
     with torch.inference_mode():
-        assert stamp(torch.ones(2)) is None
+        kept = torch.ones(2)
+        before = stamp(kept)
+        kept.add_(1)
+        assert stamp(kept) != before, "by its contents: it has no version"
