@@ -310,6 +310,10 @@ class Program:
             If the region was not called often enough, or the runs do not tell who changed an array.
         """
         node = self._find(region)
+        if run is not None and not callable(run):
+            raise RecordingError(
+                f"run is a value of type {type(run).__name__}", hint="give a function that trains"
+            )
         recorder = Recorder(self, node, runs=runs, skip=skip, writes=writes, ignore=ignore)
         if run is None:
             return recorder
@@ -348,6 +352,11 @@ class Program:
         """Return the native graph of a recording; see `rlprof.overlap.build.call_graph`."""
         from rlprof.overlap.build import call_graph
 
+        if not isinstance(recording, Recording):
+            raise RecordingError(
+                f"a value of type {type(recording).__name__} is no recording",
+                hint="give what Program.record returns; without run=..., its recording after the block",
+            )
         self._recordings[recording.region] = recording
         return call_graph(recording)
 
@@ -426,6 +435,12 @@ class Program:
             self._undo.pop()()
 
     def _find(self, node: ExecutionNode | str) -> ExecutionNode:
+        from rlprof.overlap.node import ExecutionNode
+
+        if not isinstance(node, (str, ExecutionNode)):
+            raise WrapError(
+                f"a value of type {type(node).__name__} is no node", hint="give a node, its path, or a graph"
+            )
         path = node if isinstance(node, str) else node.path
         found = self.nodes.get(path)
         if found is None or (not isinstance(node, str) and found is not node):

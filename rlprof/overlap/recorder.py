@@ -40,6 +40,11 @@ class Recorder:
         writes: bool = True,
         ignore: Iterable[object] = (),
     ) -> None:
+        for name, number in (("runs", runs), ("skip", skip)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise RecordingError(f"{name}={number!r} is no number of runs", hint="give a whole number")
+        if isinstance(ignore, str):
+            raise RecordingError(f"ignore={ignore!r} is one text", hint=f"give a list: [{ignore!r}]")
         if runs < 2:
             raise RecordingError(
                 f"{runs} run of {region.path} cannot tell what is the same in every run",

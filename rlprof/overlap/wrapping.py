@@ -63,6 +63,8 @@ def wrap(
     WrapError
         If there is no such attribute, or it cannot be replaced.
     """
+    if not isinstance(attribute, str):
+        raise WrapError(f"{attribute!r} is no name of an attribute", hint="give it as text")
     where = holder.__name__ if inspect.ismodule(holder) or inspect.isclass(holder) else type(holder).__name__
     try:
         native = getattr(holder, attribute)

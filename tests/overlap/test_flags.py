@@ -152,7 +152,7 @@ def test_a_generator_runs_after_its_call() -> None:
     program = Program()
     plain = Plain([], lambda p, x, flag: None)
     plain.iteration = lambda: list(plain.step())  # type: ignore[method-assign]
-    plain.step = lambda: (n for n in range(3))  # type: ignore[method-assign,assignment]
+    plain.step = lambda: (n for n in range(3))  # type: ignore[method-assign,assignment,return-value]
     node = wrap(plain, "iteration", program)
     wrap(plain, "step", node, stateless=True)
     with pytest.raises(WrapError, match="node iteration/step returned a generator in iteration/step"):

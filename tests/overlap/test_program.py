@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlprof.overlap import ExecutionNode, LoopNode, Program, State
+from rlprof.errors import RlprofError
+from rlprof.overlap import ExecutionNode, LoopNode, Program, State, wrap
 from rlprof.overlap.errors import RecordingError, WrapError
 from rlprof.overlap.program import entries
 from rlprof.overlap.transforms import interleave, split_spatial
@@ -163,3 +166,24 @@ def test_a_program_of_its_own_and_one_that_is_given() -> None:
     assert "iteration" in repr(given)
     with pytest.raises(WrapError, match="has no node 'iteration'"):
         given.record(root)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda p: p.record("main", runs="2", run=print), "runs='2' is no number of runs"),
+        (lambda p: p.record("main", skip=-1, run=print), "skip=-1 is no number of runs"),
+        (lambda p: p.record("main", run=3), "run is a value of type int"),
+        (lambda p: p.record("main", ignore="log", run=print), "ignore='log' is one text"),
+        (lambda p: p.record(None, run=print), "a value of type NoneType is no node"),
+        (lambda p: p.install(None), "a value of type NoneType is no node"),
+        (lambda p: p.graph(p), "a value of type Program is no recording"),
+        (lambda p: wrap(p, 3, p), "3 is no name of an attribute"),
+        (lambda p: split_spatial(p, "main"), "a value of type Program is no graph of calls"),
+    ],
+)
+def test_values_of_a_wrong_type_are_told(wrong: Callable[[Program], Any], message: str) -> None:
+    program = Program()
+    ExecutionNode(program, len, name="main")
+    with pytest.raises(RlprofError, match=re.escape(message)):
+        wrong(program)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Integral
+from typing import Any
 
 from rlprof.overlap.bindings import Binding, sources
 from rlprof.overlap.callgraph import Call, CallGraph
@@ -34,6 +36,12 @@ def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
     IllegalTransformationError
         If there is no such node, or it makes no call in this region.
     """
+    if not isinstance(graph, CallGraph):
+        raise IllegalTransformationError(
+            f"a value of type {type(graph).__name__} is no graph of calls",
+            rule="graph",
+            hint="give what Program.graph(recording) returns",
+        )
     if path not in graph.nodes:
         raise IllegalTransformationError(
             f"there is no node {path}",
@@ -49,6 +57,14 @@ def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
             reason += f": {hidden} runs as one unit, because {graph.opaque[hidden]}"
         raise IllegalTransformationError(reason, rule="node", calls=(path,))
     return calls
+
+
+def check_number(number: Any, what: str) -> None:
+    """Refuse a number of groups or a position that is no whole number."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise IllegalTransformationError(
+            f"{number!r} is no number of {what}", rule="split", hint="give a whole number"
+        )
 
 
 def loop_calls(graph: CallGraph, loop: str) -> dict[str, dict[int, list[Call]]]:

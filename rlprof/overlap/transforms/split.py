@@ -15,6 +15,7 @@ from rlprof.overlap.samples import NotBySampleError, native_form
 from rlprof.overlap.specs import Cell
 from rlprof.overlap.transforms.common import (
     calls_below,
+    check_number,
     loop_calls,
     rebound,
     refuse,
@@ -148,6 +149,7 @@ def _bounds(
                 f"the {size} samples of {node} are no whole units of {unit}", rule=RULE, calls=(node,)
             )
     if cuts is None:
+        check_number(groups, "groups")
         together = lcm(*units)
         count = size // together
         if not 2 <= groups <= count:
@@ -159,6 +161,8 @@ def _bounds(
             )
         edges = [together * (count * g // groups) for g in range(groups + 1)]
     else:
+        for cut in cuts:
+            check_number(cut, "a sample")
         edges = [0, *cuts, size]
         if len(edges) < 3 or any(a >= b for a, b in pairwise(edges)):
             raise IllegalTransformationError(
@@ -340,6 +344,8 @@ def _iteration_groups(
     """Group of every iteration."""
     counts = {max(iterations) + 1 for iterations in executions.values()}
     count = max(counts)
+    for number in (groups,) if cuts is None else cuts:
+        check_number(number, "groups" if cuts is None else "an iteration")
     if cuts is None:
         if not 2 <= groups <= min(counts):
             raise IllegalTransformationError(

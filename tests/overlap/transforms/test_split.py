@@ -325,3 +325,8 @@ def test_segments_start_when_their_inputs_are_ready() -> None:
     legal(native, interleave(graph, "it/l"))
     with pytest.raises(IllegalTransformationError, match="the 4 iterations of it/l cannot be divided into 5"):
         split_chained(native, "it/l", 5)
+    for wrong in ("2", 2.0, None, True):
+        with pytest.raises(IllegalTransformationError, match="is no number of groups"):
+            split_chained(native, "it/l", wrong)  # type: ignore[arg-type]
+    with pytest.raises(IllegalTransformationError, match=r"1\.5 is no number of an iteration"):
+        split_chained(native, "it/l", cuts=[1.5])  # type: ignore[list-item]
