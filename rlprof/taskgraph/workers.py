@@ -71,6 +71,19 @@ class Worker(ABC):
         """Wait for it, end it after `within_s` seconds, and end all that it started."""
 
 
+def checked_seconds(value: Any, name: str) -> float | None:
+    """Return a time as it is.
+
+    Raises
+    ------
+    UsageError
+        If it is neither None nor a number of seconds.
+    """
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise UsageError(f"{name} is {value!r}", hint="give a number of seconds")
+
+
 class WorkerPool(ABC):
     """Workers by name, and runs on them.
 
@@ -101,6 +114,11 @@ class WorkerPool(ABC):
         self._names = tuple(names)
         if not self._names:
             raise UsageError("no workers cannot run anything", hint="give at least one factory")
+        if not callable(timeout_s):
+            checked_seconds(timeout_s, "timeout_s")
+        checked_seconds(grace_s, "grace_s")
+        if checked_seconds(setup_timeout_s, "setup_timeout_s") is None:
+            raise UsageError("setup_timeout_s is None", hint="give a number of seconds")
         self._timeout_s, self._grace_s, self._setup_s = timeout_s, grace_s, setup_timeout_s
         self._workers: dict[str, Worker] = {}
         self._kept = False  # beyond one run
@@ -300,8 +318,9 @@ class _PoolRun:
         lock = threading.Lock()
         self._lock = lock
         self._wake = {name: threading.Condition(lock) for name in workers}
-        self._jobs: list[tuple[int, Task, Mapping[str, Any]]] = []
-        self._busy: dict[str, tuple[float | None, Task]] = {}  # until when
+        #: Position, task, inputs, longest time.
+        self._jobs: list[tuple[int, Task, Mapping[str, Any], float | None]] = []
+        self._busy: dict[str, tuple[float | None, float | None, Task]] = {}  # until when, and why
         self._stop_at: float | None = None
         self._stopped = self._closing = False
         self._over = threading.Event()
@@ -318,8 +337,11 @@ class _PoolRun:
             now = time.monotonic_ns()
             self._report(Completion(position, task.worker or "caller", now, now, now, None, None))
             return
+        limit_s = self._timeout_s
+        if callable(limit_s):  # asked here, where what it raises ends the run
+            limit_s = checked_seconds(limit_s(task), f"timeout_s of task {task.id}")
         with self._lock:
-            self._jobs.append((position, task, inputs))
+            self._jobs.append((position, task, inputs, limit_s))
             for name in self._workers if task.worker is None else (task.worker,):
                 if name not in self._busy:
                     self._wake[name].notify()
@@ -345,12 +367,12 @@ class _PoolRun:
         with self._lock:
             self._busy.pop(name, None)
             while True:
-                for number, (_, task, _) in enumerate(self._jobs):
+                for number, (position, task, inputs, limit_s) in enumerate(self._jobs):
                     if task.worker == name or (task.worker is None and task.payload in self._able[name]):
-                        limit_s = self._timeout_s(task) if callable(self._timeout_s) else self._timeout_s
                         until = None if limit_s is None else time.monotonic() + limit_s
-                        self._busy[name] = (until, task)
-                        return self._jobs.pop(number)
+                        self._busy[name] = (until, limit_s, task)
+                        del self._jobs[number]
+                        return position, task, inputs
                 if self._closing:
                     return None
                 self._wake[name].wait()
@@ -376,12 +398,11 @@ class _PoolRun:
             now = time.monotonic()
             with self._lock:
                 busy = list(self._busy.items())
-            for name, (until, task) in busy:
+            for name, (until, limit_s, task) in busy:
                 worker = self._workers[name]
                 if (lost := worker.down()) is not None:
                     worker.end(lost)
                 elif until is not None and now > until:
-                    limit_s = self._timeout_s(task) if callable(self._timeout_s) else self._timeout_s
                     worker.end(WorkerDownError(f"it did not finish within {limit_s} s and was ended"))
                 elif self._stop_at is not None and now > self._stop_at:
                     worker.end(EndedError(f"task {task.id} was ended with its run", begun=True))

@@ -453,3 +453,21 @@ def test_one_run_at_a_time(pool: ProcessBackend) -> None:
     timer.join()
     assert len(errors) == 1
     assert "serves another run" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"timeout_s": "3"}, {"timeout_s": -1}, {"grace_s": True}, {"setup_timeout_s": None}]
+)
+def test_a_time_that_is_none_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"{next(iter(wrong))} is {next(iter(wrong.values()))!r}"):
+        ProcessBackend({"left": Counter}, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind"), [(lambda _: "3", UsageError), (lambda _: 1 / 0, ZeroDivisionError)]
+)
+def test_a_limit_that_cannot_be_computed_does_not_hang(limit: Any, kind: type[Exception]) -> None:
+    with ProcessBackend({"left": Counter}, timeout_s=limit) as backend:
+        with pytest.raises(kind):
+            run(one("look"), backend)
+        assert not backend.lost
