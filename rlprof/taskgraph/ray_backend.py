@@ -180,7 +180,8 @@ class _RayWorker(Worker):
                 f"worker {self.name} could not be made: {answer.text}", hint="see the traceback of the cause"
             ) from answer.error()
         self.process_id, machine = answer
-        self._here = machine == boot_id()
+        # one machine may have containers that do not see each other's processes
+        self._here = machine == boot_id() and self._runs()
 
     def missing(self, payloads: Iterable[str], timeout_s: float) -> list[str]:
         return list(self._get(self._actor.missing.remote(list(payloads)), timeout_s))
@@ -242,6 +243,9 @@ class _RayWorker(Worker):
         raise down
 
     def down(self) -> WorkerDownError | None:
+        if self._error is None and self._here and not self._runs():  # killed while it had nothing to do
+            with self._lock:
+                self._error = self._error or WorkerDownError(f"actor of process {self.process_id} has ended")
         if self._error is None or isinstance(self._error, WorkerDownError):
             return self._error
         return WorkerDownError(str(self._error))

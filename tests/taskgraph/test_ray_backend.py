@@ -143,6 +143,21 @@ def test_an_actor_killed_in_the_middle(pool: RayBackend, tmp_path: Path) -> None
         run(one("call"), pool)
 
 
+def test_an_actor_killed_while_it_has_nothing_to_do_is_lost(pool: RayBackend) -> None:
+    graph = one("look")
+    run(graph, pool)
+    victim = pool._workers["left"].process_id  # type: ignore[attr-defined]
+    os.kill(victim, signal.SIGKILL)
+    until = time.monotonic() + 5
+    while not pool.lost and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "has ended" in str(pool.lost["left"])
+    with pytest.raises(WorkerDownError, match="worker left was lost before this run"):
+        run(graph, pool)
+    assert pool.renew() == ("left",)
+    run(graph, pool)
+
+
 def test_a_task_that_takes_too_long_loses_its_actor(cluster: Any) -> None:
     with RayBackend({"left": Counter}, timeout_s=0.3) as backend:
         begun = time.monotonic()
