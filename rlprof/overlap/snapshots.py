@@ -114,10 +114,10 @@ def has_attributes(value: Any) -> bool:
 
 
 class _Part:
-    __slots__ = ("name", "reader", "seen", "thing")
+    __slots__ = ("name", "reader", "root", "seen", "thing")
 
-    def __init__(self, name: str, thing: Any, reader: _Reader) -> None:
-        self.name, self.thing, self.reader = name, thing, reader
+    def __init__(self, name: str, thing: Any, reader: _Reader, root: str) -> None:
+        self.name, self.thing, self.reader, self.root = name, thing, reader, root
         self.seen = _read(reader, thing)
 
 
@@ -178,31 +178,34 @@ class Snapshot:
     def _take(self) -> None:
         self.parts = []
         seen: set[int] = set(self.skip)
-        queue = collections.deque((name, root, 0, 0) for name, root in self.roots.items())
+        queue = collections.deque((name, root, 0, 0, name) for name, root in self.roots.items())
         while queue and len(self.parts) < _PARTS:
-            name, thing, objects, containers = queue.popleft()
-            reader = reader_of(thing)
-            if reader is None or id(thing) in seen:
+            name, thing, objects, containers, root = queue.popleft()
+            try:
+                reader = reader_of(thing)
+                if reader is None or id(thing) in seen:
+                    continue
+                seen.add(id(thing))
+                self.parts.append(_Part(name, thing, reader, root))
+            except Exception:  # a proxy of what is gone, an object that lies about its class
                 continue
-            seen.add(id(thing))
-            self.parts.append(_Part(name, thing, reader))
             if reader is _attributes and objects < self.objects:
-                queue.extend((f"{name}.{key}", item, objects + 1, 0) for key, item in thing.__dict__.items())
-            elif reader is _mapping and containers < _CONTAINERS and len(thing) <= _ITEMS:
-                queue.extend((f"{name}[{k!r}]", v, objects, containers + 1) for k, v in list(thing.items()))
-            elif reader is _sequence and containers < _CONTAINERS and len(thing) <= _ITEMS:
-                queue.extend((f"{name}[{n}]", v, objects, containers + 1) for n, v in enumerate(list(thing)))
+                items = [(f"{name}.{key}", item) for key, item in list(thing.__dict__.items())]
+                queue.extend((*item, objects + 1, 0, root) for item in items)
+            elif reader in (_mapping, _sequence) and containers < _CONTAINERS and len(thing) <= _ITEMS:
+                found = list(thing.items()) if reader is _mapping else list(enumerate(list(thing)))
+                queue.extend((f"{name}[{k!r}]", v, objects, containers + 1, root) for k, v in found)
 
-    def changed(self) -> list[str]:
-        """Return the names of what has changed since the last look; the snapshot is of now afterwards."""
-        names = []
+    def changed(self) -> list[tuple[str, str]]:
+        """Return root and name of what has changed since the last look; the snapshot is of now afterwards."""
+        found = []
         for part in self.parts:
             now = _read(part.reader, part.thing)
             if _differ(part.seen, now):
-                names += _named(part, now)
-        if names:
+                found += [(part.root, name) for name in _named(part, now)]
+        if found:
             self._take()
-        return names
+        return found
 
     def renew(self) -> None:
         """Make it a snapshot of now."""

@@ -53,6 +53,7 @@ class Surroundings:
             for name, value in _named_by(function, self._names[id(function)]):
                 if not isinstance(value, (ModuleType, type, FunctionType, MethodType)):
                     roots.setdefault(name, value)
+        self._around = {id(n.owner) for n in program.nodes.values() if n.children and not n.is_marked}
         self._snapshot = Snapshot(roots, skip)
         self._bound = self._bindings()
 
@@ -64,14 +65,31 @@ class Surroundings:
             for name, value in _named_by(function, self._names[id(function)])
         }
 
-    def changed(self) -> list[str]:
-        """Return the names of what has changed since the last look."""
+    def changed(self, beside: Iterable[Any] = ()) -> list[str]:
+        """Return the names of what the code between calls has changed since the last look.
+
+        Parameters
+        ----------
+        beside : iterable of object
+            Those whose calls run at this time: then only changes of other objects, to which code between
+            calls belongs, are its own for sure.
+        """
+        running = {id(owner) for owner in beside}
+        if running:
+            sure = self._around - running
+            found = self._snapshot.changed()
+            self._bound = self._bindings()
+            return [
+                name
+                for root, name in found
+                if id(self._snapshot.roots[root]) in sure and name not in self._ignored
+            ]
         names = []
         if self._functions:
             now = self._bindings()
             names = [key for key, value in now.items() if self._bound.get(key, self) is not value]
             self._bound = now
-        names += self._snapshot.changed()
+        names += [name for _, name in self._snapshot.changed()]
         return [name for name in names if name not in self._ignored] if names else names
 
     def renew(self) -> None:

@@ -273,12 +273,14 @@ class RunTrace:
                 user.random = tuple(dict.fromkeys([*user.random, *drawn]))
         if self._surroundings is None:
             return
-        if not own or busy:  # what a call changes that nothing is called in is its business
+        if not own and not busy:  # what a call changes that nothing is called in is its business
             self._surroundings.renew()
             return
-        changed = self._surroundings.changed()
+        if not own:
+            busy = [*busy, record]
+        changed = self._surroundings.changed([r.node.owner for r in busy])
         if changed:
-            self._note_effects(record, changed)
+            self._note_effects(self.records[0] if busy else record, changed)
 
     def _note_effects(self, record: CallRecord, changed: Sequence[str]) -> None:
         while record.node.is_marked and record.parent is not None:

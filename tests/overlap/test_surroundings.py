@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -334,3 +336,63 @@ def test_what_calls_change_in_their_own_object_is_their_business() -> None:
     wrap(plain, "step", iteration, updates(env))
     graph = call_graph(program.record(iteration, run=lambda: [plain.iteration(), plain.iteration()]))
     assert len(graph) == 3
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def act(self, x: Any) -> Any:
+        self.calls += 1
+        await asyncio.sleep(0.001)
+        self.calls += 1
+        return x + 1
+
+
+class Driver:
+    """Two workers at once, and a counter that is counted while they work."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.count = counts, 0
+        self.one, self.two = Worker(), Worker()
+
+    async def iteration(self, x: Any) -> Any:
+        both = [asyncio.create_task(w.act(x)) for w in (self.one, self.two)]
+        await asyncio.sleep(0)
+        self.count += self.counts
+        return await both[0], await both[1]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_change_while_calls_go_on_is_the_code_between_calls_if_it_is_no_object_of_theirs(
+    counts: bool,
+) -> None:
+    driver, program = Driver(counts), Program()
+    node = wrap(driver, "iteration", program)
+    wrap(driver.one, "act", node, stateless=True, name="one")
+    wrap(driver.two, "act", node, stateless=True, name="two")
+
+    async def train() -> None:
+        for _ in range(2):
+            await driver.iteration(np.ones(2))
+
+    recording = program.record(node, run=lambda: asyncio.run(train()))
+    if not counts:
+        assert len(call_graph(recording)) == 2
+        return
+    with pytest.raises(RecordingError, match=r"iteration: its own code changes Driver\.count"):
+        call_graph(recording)
+
+
+def test_objects_that_cannot_be_looked_at_are_passed_over() -> None:
+    class Gone:
+        pass
+
+    class Liar:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise RuntimeError("do not look")
+
+    trainer = Trainer(lambda self, data: None)
+    trainer.proxy, trainer.liar = weakref.proxy(Gone()), Liar()  # type: ignore[attr-defined]
+    assert len(call_graph(recorded(trainer))) == 2
