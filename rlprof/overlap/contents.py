@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import is_array, memory_key, torch_module
+from rlprof.overlap.values import bytes_of, is_array, memory_key, torch_module
 
 Kind = Literal["array", "number", "random", "other", "keys"]
 
@@ -115,9 +115,7 @@ def _bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
         if array.dtype.hasobject:
             return str(array.dtype), array.shape, pickle.dumps(array.tolist())
         return str(array.dtype), array.shape, array.tobytes()
-    torch = sys.modules["torch"]
-    flat = array.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    return str(array.dtype), tuple(array.shape), flat.numpy().tobytes()
+    return str(array.dtype), tuple(array.shape), bytes_of(array).to("cpu", copy=True).numpy().tobytes()
 
 
 def _identity(place: Place) -> object:

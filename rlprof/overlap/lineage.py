@@ -195,22 +195,22 @@ class Lineage:
 
     # containers that are changed in place ------------------------------------------------------------------
 
-    def containers(self, raw: Raw) -> Iterator[tuple[Raw, tuple[int, ...]]]:
+    def containers(self, raw: Raw, depth: int = 0) -> Iterator[tuple[Raw, tuple[int, ...]]]:
         """Yield the containers in a value that can be changed, with the identities of their items."""
         if isinstance(raw, RawPack):
             if can_change(raw.whole):
                 parts = take_apart(raw.whole)
                 yield raw, () if parts is None else tuple(map(id, parts.items))
             for item in raw.items:
-                yield from self.containers(item)
+                yield from self.containers(item, depth + 1)
         elif raw.items is not None:
             if can_change(raw.obj):
                 yield raw, raw.items
             parts = take_apart(raw.obj)
             for item in () if parts is None else parts.items:
                 inner = self._table.get(id(item))
-                if inner is not None and inner.items is not None:
-                    yield from self.containers(inner)
+                if inner is not None and inner.items is not None and depth < DEEPEST:
+                    yield from self.containers(inner, depth + 1)
 
     def container_track(self, known: Known) -> MemoryTrack:
         """Return what follows the uses of a container that a call returned, or that was given."""

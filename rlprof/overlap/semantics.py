@@ -23,7 +23,7 @@ from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
 from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import flatten, is_array
+from rlprof.overlap.values import bytes_of, flatten, is_array
 
 if TYPE_CHECKING:
     from rlprof.overlap.context import CallContext
@@ -357,9 +357,7 @@ def _is_whole(array: Any) -> bool:
 def _bits(leaf: Any) -> bytes | None:
     """Type, shape and bits of an array or number; None for anything else."""
     if is_tensor(leaf):
-        import torch
-
-        flat = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        flat = bytes_of(leaf).to("cpu", copy=True).numpy()
         bits: bytes = flat.tobytes()
         return f"{leaf.dtype}{tuple(leaf.shape)}".encode() + bits
     if isinstance(leaf, np.ndarray | np.generic):

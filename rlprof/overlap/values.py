@@ -11,7 +11,8 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from operator import is_
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +29,23 @@ SMALL_BYTES = 4096
 #: Tensors in the host's memory up to this size are compared by a checksum besides their version, in bytes.
 SUMMED_BYTES = 1 << 20
 #: What `stamp` returns.
-Stamp = int | bytes | tuple[int | None, int]
+Stamp: TypeAlias = "int | bytes | tuple[int | None, int] | Items"
+
+
+class Items:
+    """Objects in an array, the same as others if each is the same object."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self.items = items  # kept alive, so that no other takes the place of one
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Items):
+            return NotImplemented
+        return len(self.items) == len(other.items) and all(map(is_, self.items, other.items))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Parts(NamedTuple):
@@ -210,6 +227,11 @@ def view_of(part: Any, whole: Any) -> View | None:
         return None
     if memory_key(part) != memory_key(whole):
         return None
+    if isinstance(part, np.ndarray):
+        if type(part) not in (np.ndarray, np.memmap):
+            return None  # a masked array is more than its memory
+    elif part.is_conj() != whole.is_conj() or part.is_neg() != whole.is_neg():
+        return None  # as is a tensor whose conjugation is put off
     inner, outer = extent_of(part), extent_of(whole)
     if inner.low < outer.low or inner.high > outer.high:
         return None
@@ -247,6 +269,8 @@ def stamp(array: Any) -> Stamp | None:
     not seen.
     """
     if type(array) is np.ndarray or isinstance(array, np.ndarray):
+        if array.dtype == object:
+            return Items(tuple(array.flat))
         if array.nbytes <= SMALL_BYTES:
             return None if array.dtype.hasobject else array.tobytes()
         if array.dtype.kind in "biufc":
@@ -260,11 +284,16 @@ def stamp(array: Any) -> Stamp | None:
     return version
 
 
-def _checksum(tensor: Any) -> int:
+def bytes_of(tensor: Any) -> Any:
+    """Return the contents of a tensor as one row of bytes; it may share memory."""
     torch = sys.modules["torch"]
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _checksum(tensor: Any) -> int:
     if not tensor.numel():
         return 0
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat = bytes_of(tensor)
     # not by way of numpy, after which the program could not resize its tensor any more
     return zlib.crc32((ctypes.c_char * flat.numel()).from_address(flat.data_ptr()))
 
@@ -286,9 +315,7 @@ def same_bits(a: Any, b: Any) -> bool:
         return bool(a.tobytes() == b.tobytes())
     if a.device != b.device or a.requires_grad != b.requires_grad:
         return False
-    torch = sys.modules["torch"]
-    flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-    return bool(torch.equal(*flat))
+    return bool(bytes_of(a).equal(bytes_of(b)))
 
 
 def describe(value: Any) -> str:

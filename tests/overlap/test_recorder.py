@@ -14,6 +14,7 @@ import pytest
 
 from rlprof.overlap import ExecutionNode, Program, Recording, State, reads, updates
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, View
+from rlprof.overlap.build import call_graph
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.recording import Invocation, Unknown
 from rlprof.overlap.specs import Cell
@@ -522,3 +523,44 @@ def test_recording_where_a_replacement_is_installed_is_refused() -> None:
     program.install(use, lambda: 3)
     with pytest.raises(RecordingError, match="uninstall"):
         program.record(root, run=root)
+
+
+class Scaled(np.ndarray):
+    """An array that is more than its memory."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.ma.masked_array(np.random.default_rng().normal(size=4), mask=[0, 1, 0, 0]),
+        lambda: np.random.default_rng().normal(size=4).view(Scaled),
+    ],
+    ids=["masked", "a class of the program"],
+)
+def test_a_view_of_an_array_of_another_class_is_unknown(make: Step) -> None:
+    """Taken of its memory it would be a plain array."""
+    r = recorded(lambda c: [c.use(c.make()[1:])][:0], {"make": make, "use": sink})
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert isinstance(r.constants[binding.name], Unknown)
+
+
+def test_an_array_of_objects_that_glue_writes_is_noticed() -> None:
+    def main(c: Any) -> None:
+        texts = c.make()
+        texts[0] = "changed"
+        c.use(texts)
+
+    r = recorded(main, {"make": lambda: np.array(["a", "b"], dtype=object), "use": sink})
+    with pytest.raises(RecordingError, match=r"changes the array object \(2,\) that main/make returned"):
+        call_graph(r)
+
+
+def test_a_list_that_holds_itself_can_be_passed_on() -> None:
+    def make() -> Any:
+        itself: list[Any] = []
+        itself.append(itself)
+        return itself
+
+    r = recorded(lambda c: [c.use(c.make())][:0], {"make": make, "use": lambda x: len(x)})
+    assert call(r, "use").output

@@ -206,3 +206,15 @@ def test_looking_at_a_tensor_leaves_it_resizable() -> None:
         assert made.untyped_storage().resizable()
 
     recorded(main, {"make": lambda: torch.ones(3), "use": sink})
+
+
+@pytest.mark.parametrize("take", [lambda t: t.conj(), lambda t: t.conj().imag], ids=["conjugate", "its part"])
+def test_a_view_whose_conjugation_is_put_off_is_unknown(take: Any) -> None:
+    """In its memory lies something else."""
+    r = recorded(
+        lambda c: [c.use(take(c.make()))][:0],
+        {"make": lambda: torch.complex(torch.randn(3), torch.randn(3)), "use": sink},
+    )
+    binding = argument(r, "use")
+    assert isinstance(binding, Const)
+    assert isinstance(r.constants[binding.name], Unknown)

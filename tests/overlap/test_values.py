@@ -165,9 +165,13 @@ def test_stamps_of_all_types(dtype: Any) -> None:
     assert stamp(np.zeros((0, 3))) is not None
 
 
-def test_objects_have_no_stamp() -> None:
-    assert stamp(np.array([object()])) is None
-    assert stamp(np.array([object()] * 1000)) is None
+def test_objects_are_compared_by_what_they_are() -> None:
+    texts = np.array([object(), "".join(["a", "b"])] * 1000, dtype=object)
+    before = stamp(texts)
+    assert stamp(texts) == before == stamp(texts.copy())
+    texts[1] = "".join(["a", "b"])
+    assert stamp(texts) != before
+    assert stamp(np.zeros(2, dtype=[("a", object)])) is None
 
 
 def test_same_bits() -> None:
