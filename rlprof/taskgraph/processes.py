@@ -196,6 +196,10 @@ class _ProcessWorker(Worker):
         error: BaseException | None
         try:
             values = [value if isinstance(value, Packed) else pack(value) for value in inputs.values()]
+        except Exception as unsent:  # the worker has not heard of it
+            end_ns = time.monotonic_ns()
+            return Completion(position, self.name, start_ns, end_ns, end_ns, None, unsent)
+        try:
             send(self._connection, ("execute", task, list(inputs)), values)
             answer, outputs = receive(self._connection)
             if isinstance(answer, Raised):

@@ -15,6 +15,7 @@ import pytest
 from rlprof.errors import RlprofError, UsageError
 from rlprof.overlap import Batch, Draws, ExecutionNode, LocalWorker, State, updates
 from rlprof.overlap.bindings import Ref
+from rlprof.taskgraph.errors import TransferError
 from tests.overlap.programs import Simulator
 
 
@@ -108,3 +109,12 @@ def test_a_closed_worker_and_one_that_cannot_be_made() -> None:
         os.kill(process, 0)
     with pytest.raises(UsageError, match="cannot be copied"):
         copy.copy(worker)
+
+
+def test_an_argument_that_cannot_travel_costs_no_state(draw: LocalWorker) -> None:
+    process = draw.process()
+    with pytest.raises(TransferError, match="cannot be pickled"):
+        draw.wait(lambda: 1)
+    with pytest.raises(AttributeError, match="nothing"):
+        draw.nothing()
+    assert draw.process() == process
