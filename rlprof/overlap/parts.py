@@ -80,6 +80,12 @@ def part_accesses(call: Call, graph: CallGraph, samples: Samples) -> tuple[Acces
         cell = access.cell
         if not graph.states[cell.state].by_sample:
             if access.mode != "read":
+                generator = cell.state.removeprefix("random:")
+                if generator != cell.state:
+                    raise NotBySampleError(
+                        f"{call.id} draws from the generator of {generator}, which serves all samples;"
+                        " numbers of Draws are keyed by sample"
+                    )
                 raise NotBySampleError(f"{call.id} writes {cell}, which is not partitioned by sample")
             found.append(access)
         elif not isinstance(cell.key, int) or not 0 <= cell.key < (call.batch_size or 0):

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlprof.overlap import Program, Recording, State, refreshes, updates, wrap
+from rlprof.overlap import Batch, Program, Recording, State, refreshes, updates, wrap
 from rlprof.overlap.build import call_graph
 from rlprof.overlap.callgraph import CallGraph
-from rlprof.overlap.errors import RecordingError
+from rlprof.overlap.errors import IllegalTransformationError, RecordingError
 from rlprof.overlap.specs import Cell
+from rlprof.overlap.transforms import split_spatial
 
 SEEN: list[int] = []
 
@@ -271,6 +272,24 @@ def test_an_undeclared_generator_of_everybody_is_state_of_all_that_draw(
     assert uses["infer"] == {drawing}
     assert uses["step"] == {drawing, (Cell("ENV"), "update")}
     assert uses["still"] == set()
+
+
+def test_a_batch_that_draws_from_a_generator_of_everybody_is_not_cut() -> None:
+    class Plain:
+        def infer(self, x: Any) -> Any:
+            return x + np.random.random(len(x))
+
+        def iteration(self, x: Any) -> Any:
+            return self.infer(x)
+
+    plain, program = Plain(), Program()
+    iteration = wrap(plain, "iteration", program)
+    wrap(plain, "infer", iteration, stateless=True, batch=Batch())
+    graph = call_graph(program.record(iteration, run=lambda: [plain.iteration(np.ones(4)) for _ in range(2)]))
+    with pytest.raises(
+        IllegalTransformationError, match=r"iteration/infer draws from the generator of numpy\.random"
+    ):
+        split_spatial(graph, "iteration/infer")
 
 
 def test_a_generator_of_torch_is_state_too() -> None:
