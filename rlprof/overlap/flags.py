@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlprof.overlap.bindings import Path, Ref, leaves
+from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, leaves
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.lineage import is_shared, leaves_of
 from rlprof.overlap.specs import Key
@@ -92,22 +92,33 @@ def taken_apart(
 
     Notes
     -----
-    Of a dict of which only some items are used, code between calls asked for these by their keys.
+    Of a dict of which only some items are used, code between calls asked for these by their keys. Lists in
+    what parts of a batch return are looked at where the parts are joined: one with an item for each sample
+    has fewer items there, and is no list of things that are joined one by one.
     """
     used: dict[tuple[str, Path], set[Key]] = {}
+    joined: dict[str, set[Path]] = {}
     for binding in (*(call.arguments for call in graph.calls), graph.output):
         for leaf in leaves(binding):
             if isinstance(leaf, Ref):
-                origin = graph.by_id[leaf.call].origin if leaf.call in graph.by_id else leaf.call
+                origin = graph.by_id[leaf.call].origin
                 for depth, key in enumerate(leaf.path):
                     used.setdefault((origin, leaf.path[:depth]), set()).add(key)
+        for leaf in _gathered(binding):
+            joined.setdefault(graph.by_id[leaf.call].origin, set()).add(leaf.path)
     found = {}
     for call, known in layouts.items():
         chosen = tuple(
             layout
             for layout in known
-            if (keys := used.get((call, layout.path)))
-            and (isinstance(layout.keys[0], int) or keys >= set(layout.keys))
+            if (
+                (keys := used.get((call, layout.path)))
+                and (isinstance(layout.keys[0], int) or keys >= set(layout.keys))
+            )
+            or (
+                isinstance(layout.keys[0], int)
+                and any(layout.path[: len(path)] == path for path in joined.get(call, ()))
+            )
         )
         if chosen:
             found[call] = chosen
@@ -126,25 +137,42 @@ def check_layouts(call: str, layouts: Sequence[Layout], output: Any, part: bool 
     output : object
         What it returned.
     part : bool
-        It is a part of a batch: a list may have an item for each of its samples.
+        It is a part of a batch.
 
     Raises
     ------
     ReplayError
         If one has other items.
     """
-    if part and isinstance(output, list):
-        return
     for layout in layouts:
         parts = take_apart(at_path(output, layout.path))
         if parts is None or parts.keys == layout.keys:
             continue
         at = "".join(f"[{key!r}]" for key in layout.path)
+        if part and isinstance(layout.keys[0], int):
+            raise ReplayError(
+                f"{call} returned {_count(parts.keys)}{f' at {at}' if at else ''} for a part of a batch whose"
+                f" whole had {_count(layout.keys)}: a list with one for each sample cannot be joined",
+                hint="return an array, or give it to nodes that are split alike, in Batch(sequences=...)",
+            )
         raise ReplayError(
             f"{call} returned a container of {_count(parts.keys)}{f' at {at}' if at else ''}, and of"
             f" {_count(layout.keys)} in every recorded run: the graph uses these one by one",
             hint="pass it on as it is, wrap the code that takes it apart, or record runs that differ",
         )
+
+
+def _gathered(binding: Binding) -> Iterator[Ref]:
+    """Yield what is put together of parts."""
+    if isinstance(binding, Gather):
+        for leaf in leaves(binding):
+            if isinstance(leaf, Ref):
+                yield leaf
+    elif isinstance(binding, Slice):
+        yield from _gathered(binding.of)
+    elif isinstance(binding, Pack):
+        for item in binding.items:
+            yield from _gathered(item)
 
 
 def _count(keys: tuple[Key, ...]) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlprof.overlap import Program, wrap
+from rlprof.overlap import Batch, Program, wrap
 from rlprof.overlap.errors import ReplayError, WrapError
 from rlprof.overlap.flags import Flag, check_flags
 from rlprof.overlap.recording import Recording
+from rlprof.overlap.transforms import split_spatial
 
 
 class Phase(Enum):
@@ -158,3 +159,31 @@ def test_a_generator_runs_after_its_call() -> None:
     with pytest.raises(WrapError, match="node iteration/step returned a generator in iteration/step"):
         program.record(node, run=plain.iteration)
     assert plain.iteration() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "take", [lambda found: found, lambda found: found["rows"], lambda found: found["rows"][1]]
+)
+def test_a_list_with_an_item_for_each_sample_is_not_joined_item_by_item(take: Callable[[Any], Any]) -> None:
+    """Parts of two samples return two rows of two: joined row by row they would be rows of four."""
+
+    class Split:
+        def make(self, x: Any) -> Any:
+            return {"rows": [np.full(2, row) for row in x], "whole": x}
+
+        def use(self, found: Any) -> Any:
+            return found
+
+        def iteration(self, x: Any) -> Any:
+            return self.use(take(self.make(x)))
+
+    plain, program = Split(), Program()
+    iteration = wrap(plain, "iteration", program)
+    wrap(plain, "make", iteration, stateless=True, batch=Batch(invariant=True))
+    wrap(plain, "use", iteration, stateless=True)
+    recording = program.record(iteration, run=lambda: [plain.iteration(np.arange(4.0)) for _ in range(2)])
+    program.install(split_spatial(program.graph(recording), "iteration/make"))
+    with pytest.raises(
+        ReplayError, match=r"make@0 returned 2 items at \['rows'\] for a part of a batch whose whole"
+    ):
+        plain.iteration(np.arange(4.0))
