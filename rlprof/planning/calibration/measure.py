@@ -161,27 +161,27 @@ class _Session:
 
     def visit(self, part: str, points: Sequence[Point], number: int) -> None:
         """Visit all points of a part once, but for those that were visited or failed for good."""
-        todo = [
+        pending = [
             p for p in points if (p.identity, number) not in self.done and p.identity not in self.hopeless
         ]
-        self.seen += len(points) - len(todo)
-        if not todo or time.monotonic() > self.ends_at:
+        self.seen += len(points) - len(pending)
+        if not pending or time.monotonic() > self.ends_at:
             return
         if part == "kernels":
-            self._kernels(todo, number)
+            self._kernels(pending, number)
         else:
-            self._operators(todo, number)
+            self._operators(pending, number)
 
     def visit_links(self, points: Sequence[Point]) -> None:
         """Visit all collectives and transfers, round after round."""
         visits = [(p, number) for number in range(self.effort.rounds) for p in points]
-        todo = [
+        pending = [
             (p, n) for p, n in visits if (p.identity, n) not in self.done and p.identity not in self.hopeless
         ]
-        self.seen += len(visits) - len(todo)
+        self.seen += len(visits) - len(pending)
         left = self.ends_at - time.monotonic()
-        if todo and left > 0:
-            note = measure_links(todo, self.devices, self.effort, self._keep, limit_s=left)
+        if pending and left > 0:
+            note = measure_links(pending, self.devices, self.effort, self._keep, limit_s=left)
             self.notes += [note] if note else []
 
     def _keep(self, found: Measurement) -> None:
