@@ -36,6 +36,21 @@ class FlowPolicy(TorchPolicy):
     def velocity(self, point: Tensor, time: Tensor, prefix: Prefix, features: Features) -> Tensor:
         """Output of the action head for points (batch, horizon, action_dim) at times (batch,)."""
 
+    def velocities(self, points: Tensor, times: Tensor, prefix: Prefix, features: Features) -> Tensor:
+        """Output of the action head for all steps at once.
+
+        Points have the shape (batch, steps, horizon, action_dim), times (steps,).
+        """
+        batch, steps = points.shape[:2]
+        # sample-major, as `repeat_interleave` lays the prefix out
+        wide = Prefix(
+            tuple((k.repeat_interleave(steps, 0), v.repeat_interleave(steps, 0)) for k, v in prefix.cache),
+            prefix.hidden.repeat_interleave(steps, 0),
+            prefix.summary,
+        )
+        seen = Features(*(x.repeat_interleave(steps, 0) for x in features))
+        return self.velocity(points.flatten(0, 1), times.repeat(batch), wide, seen).view(points.shape)
+
     def _step_s(self, index: int) -> tuple[float, float, float]:
         """Time before a step, its length, and the scale of its noise."""
         length = 1.0 / self.size.denoise_steps
@@ -70,18 +85,11 @@ class FlowPolicy(TorchPolicy):
 
     def _log_prob(self, chain: Tensor, prefix: Prefix, features: Features) -> tuple[Tensor, Tensor]:
         batch, steps = len(chain), self.size.denoise_steps
-        # all steps at once: sample-major, as `repeat_interleave` lays the prefix out
         before, after = chain[:, :-1].flatten(0, 1), chain[:, 1:].flatten(0, 1)
         plan = [self._step_s(k) for k in range(steps)]
         time, scale = (torch.tensor([p[i] for p in plan], device=chain.device) for i in (0, 2))
         times, scales = time.repeat(batch), scale.repeat(batch)
-        wide = Prefix(
-            tuple((k.repeat_interleave(steps, 0), v.repeat_interleave(steps, 0)) for k, v in prefix.cache),
-            prefix.hidden.repeat_interleave(steps, 0),
-            prefix.summary,
-        )
-        seen = Features(*(x.repeat_interleave(steps, 0) for x in features))
-        head = self.velocity(before.to(self.dtype), times, wide, seen).float()
+        head = self.velocities(chain[:, :-1].to(self.dtype), time, prefix, features).float().flatten(0, 1)
         mean = self._mean(before, head, times[:, None, None], plan[0][1], scales[:, None, None])
         deviation = (scales * math.sqrt(plan[0][1]))[:, None, None]
         density = -0.5 * ((after - mean) / deviation).square() - deviation.log() - HALF_LOG_2PI

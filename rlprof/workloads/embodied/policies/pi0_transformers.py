@@ -55,8 +55,6 @@ class Pi0Transformers(FlowPolicy):
         except AttributeError as error:
             need("transformers.models.pi0", why="pi0 at full size")
             raise ConfigurationError("this transformers has no pi0", hint="use 5.17 or later") from error
-        patches = (size.image // size.patch) ** 2
-        self._image_tokens = simulator.cameras * patches
         config = configuration(
             vlm_config={
                 "model_type": "paligemma",
@@ -78,18 +76,26 @@ class Pi0Transformers(FlowPolicy):
                 "projection_dim": size.backbone.width,
                 "image_token_id": size.vocabulary,
             },
-            dit_config={"model_type": "gemma", **_stack(size.expert)},
+            # the expert reads no words, so it needs no table of them
+            dit_config={
+                "model_type": "gemma",
+                "vocab_size": 1,
+                "bos_token_id": None,
+                "eos_token_id": None,
+                **_stack(size.expert),
+            },
             chunk_size=self.spec.horizon,
             max_state_dim=self.spec.state_dim,
             max_action_dim=self.spec.action_dim,
             num_inference_steps=size.denoise_steps,
         )
         self.pi0 = kind(config)
-        self._image_token = size.vocabulary
         # the name changed between versions
         parameters = inspect.signature(type(self.pi0).forward).parameters
         self._cache = "cache" if "cache" in parameters else "past_key_values"
-        self._make_cache = library.DynamicCache
+        # all tokens of the prefix see each other: said so, no mask is made, and attention takes its fast kernel
+        self.vlm.language_model.config.is_causal = False
+        self._masks: dict[tuple[int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
         if size.preconditioned:
             torch.nn.init.normal_(self.pi0.action_out_proj.weight, std=0.01)
             torch.nn.init.zeros_(self.pi0.action_out_proj.bias)
@@ -106,21 +112,20 @@ class Pi0Transformers(FlowPolicy):
 
     def _features(self, state: Tensor, task: Tensor, images: Tensor | None) -> Features:
         assert images is not None
-        pixels = images.permute(0, 1, 4, 2, 3) * 2 - 1
+        # as the library's `embed_prefix` puts them: pictures, then words. It looks for the pictures' places on
+        # the device and waits for the answer; here they are known.
+        pixels = (images.permute(0, 1, 4, 2, 3) * 2 - 1).flatten(0, 1)
+        seen = self.vlm.get_image_features(pixels).pooler_output
+        pictures = seen.reshape(len(task), -1, seen.shape[-1])
         count = self.size.instruction_tokens
         words = (task[:, None] * count + torch.arange(count, device=task.device)) % self.size.vocabulary
-        pictures = words.new_full((len(task), self._image_tokens), self._image_token)
-        seen = torch.ones(pixels.shape[:2], dtype=torch.bool, device=task.device)
-        tokens = self.pi0.model.embed_prefix(torch.cat([pictures, words], dim=1), pixels, seen)
-        return Features(tokens, state, task)
+        return Features(torch.cat([pictures, self.vlm.get_input_embeddings()(words)], 1), state, task)
 
     def _prefix(self, features: Features) -> Prefix:
         tokens = features.tokens
-        answer = self.vlm(
-            inputs_embeds=tokens,
-            token_type_ids=torch.zeros(tokens.shape[:2], dtype=torch.long, device=tokens.device),
-            use_cache=True,
-        )
+        # PaliGemma counts from 1
+        positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)[None]
+        answer = self.vlm.language_model(inputs_embeds=tokens, position_ids=positions, use_cache=True)
         layers = getattr(answer, self._cache).layers
         cache: tuple[KeyValue, ...] = tuple((layer.keys, layer.values) for layer in layers)
         hidden = answer.last_hidden_state
@@ -131,8 +136,59 @@ class Pi0Transformers(FlowPolicy):
 
     def velocity(self, point: Tensor, time: Tensor, prefix: Prefix, features: Features) -> Tensor:
         """Output of the action head."""
-        cache = self._make_cache()
-        for number, (key, value) in enumerate(prefix.cache):
-            cache.update(key, value, number)
-        answer = self.pi0(state=features.state, noise=point, timestep=time, **{self._cache: cache})
-        return answer.logits  # type: ignore[no-any-return]
+        return self._head(self.pi0.embed_action_time(features.state, point, time), prefix, 1)
+
+    def velocities(self, points: Tensor, times: Tensor, prefix: Prefix, features: Features) -> Tensor:
+        """Output of the action head for all steps: one sequence, whose steps do not see each other."""
+        batch, steps = points.shape[:2]
+        tokens = self.pi0.embed_action_time(
+            features.state.repeat_interleave(steps, 0), points.flatten(0, 1), times.repeat(batch)
+        )
+        return self._head(tokens.reshape(batch, -1, tokens.shape[-1]), prefix, steps).view(points.shape)
+
+    def _head(self, tokens: Tensor, prefix: Prefix, steps: int) -> Tensor:
+        """Actions' part of the expert's answer, shape (batch, steps * horizon, action_dim)."""
+        mask, positions = self._layout(prefix.cache[0][0].shape[2], tokens.shape[1] // steps, steps)
+        past = _Past(prefix.cache)
+        answer = self.pi0.model.dit(
+            inputs_embeds=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+            **{self._cache: past},
+        )
+        hidden = answer.last_hidden_state.unflatten(1, (steps, -1))[:, :, 1:].flatten(1, 2)
+        return self.pi0.action_out_proj(hidden)  # type: ignore[no-any-return]
+
+    def _layout(self, before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Who sees whom, shape (1, 1, steps * own, before + steps * own), and positions.
+
+        All see the prefix; in each step the state sees itself, and actions see the state and each other.
+        """
+        key = (before, own, steps, self.device)
+        if key not in self._masks:
+            block = torch.ones(own, own, dtype=torch.bool, device=self.device)
+            block[0, 1:] = False
+            mask = torch.block_diag(*[block] * steps).bool()
+            seen = torch.ones(steps * own, before, dtype=torch.bool, device=self.device)
+            positions = torch.arange(before, before + own, device=self.device).repeat(steps)
+            self._masks[key] = torch.cat([seen, mask], 1)[None, None], positions[None]
+        return self._masks[key]
+
+
+class _Past:
+    """Keys and values of the prefix, for one call of the expert; nothing is kept."""
+
+    is_compileable = False
+
+    def __init__(self, cache: tuple[KeyValue, ...]) -> None:
+        self._cache = cache
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens of the prefix."""
+        return self._cache[layer_idx][0].shape[2]
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> KeyValue:
+        """Return all keys and values that a layer attends to."""
+        before = self._cache[layer_idx]
+        return torch.cat([before[0], keys], 2), torch.cat([before[1], values], 2)
