@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import polars as pl
 from rlprof.analysis.activity import NodeSums
 from rlprof.analysis.iteration import Iteration
 from rlprof.analysis.signals import HOST
+from rlprof.analysis.targets import EXCLUDED_FROM, TIER_1_BELOW, Ranked, choose
 from rlprof.trace.hierarchy import Hierarchy
 from rlprof.trace.trace import Trace
 
-TIER_1_BELOW, EXCLUDED_FROM = 0.5, 0.8
 #: A node with more than this share of its time in cut ranges is not proposed: how long it takes is unknown.
 MAX_CUT_FRAC = 0.5
 #: Columns of the windows, in the order of every output.
@@ -183,32 +183,7 @@ def choose_targets(
     lost = frozenset(rows.filter("mostly_cut").select("node", "process").iter_rows())
     cells = rows.select("node", "process", "tier", "excluded", "eligible", "inside", "rank").rows()
     excluded = frozenset((n, p) for n, p, _, x, *_ in cells if x)
-    # what kinds of eligible nodes lie in each node
-    held: dict[tuple[str, str], set[int | str | None]] = {}
-    for node, process, tier, left_out, eligible, inside, _ in cells:
-        if eligible and inside:
-            for above in _ancestors(node):
-                held.setdefault((above, process), set()).add("excluded" if left_out else tier)
-    chosen: list[tuple[str, str]] = []
-    for node, process, tier, _, _, _, rank in sorted(
-        (c for c in cells if c[6] is not None), key=lambda c: int(c[6])
-    ):
-        if len(chosen) == most:
-            break
-        if (
-            (node, process) in lost
-            or (found is not None and (found.name + "/").startswith(node + "/"))
-            or any(p == process and (n.startswith(node + "/") or node.startswith(n + "/")) for n, p in chosen)
-        ):
-            continue
-        mixed = bool(held.get((node, process), set()) - {tier})
-        if not mixed and rank:
-            chosen.append((node, process))
-    return excluded, tuple(chosen)
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    at = path.rfind("/")
-    while at > 0:
-        yield path[:at]
-        at = path.rfind("/", 0, at)
+    kept = (Ranked(n, p, *rest) for n, p, *rest in cells if (n, p) not in lost)
+    # what is lost still tells what lies in a node
+    others = (Ranked(n, p, *rest[:-1], None) for n, p, *rest in cells if (n, p) in lost)
+    return excluded, choose((*kept, *others), None if found is None else found.name, most)
