@@ -13,33 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from rlprof.workloads.embodied import noise
-from rlprof.workloads.embodied.contracts import (
-    Array,
-    Floats,
-    GlobalStep,
-    Observation,
-    Samples,
-    SimulatorSpec,
-    StepResult,
-)
-from rlprof.workloads.embodied.errors import ConfigurationError, RenderError, SimulatorError, need
+from rlprof.workloads.embodied.contracts import Array, Floats
+from rlprof.workloads.embodied.errors import RenderError, need
 from rlprof.workloads.embodied.simulators import arm_model as arm
-
-#: Farthest that the tip moves with one action, in metres along each axis.
-REACH_M = 0.03
-#: The cube is placed if it is this near to where it belongs, in metres.
-PLACED_M = 0.035
-#: From the middle of the cube to its top.
-CUBE_TOP_M = np.array((0.0, 0.0, arm.CUBE_HALF_M))
-STATE_DIM = 20
-ACTION_DIM = 4
-CAMERAS = ("front", "hand")
-#: What a checkpoint holds.
-_STATE = ("_state", "_target", "_elapsed", "_origin", "_episode", "_task", "_success", "_best", "_sensors")
+from rlprof.workloads.embodied.simulators.arm_task import CAMERAS, ArmTask
 
 
-class MujocoArm:
+class MujocoArm(ArmTask):
     """The simulator `mujoco_arm`; see `rlprof.workloads.embodied.contracts.Simulator`.
 
     Parameters
@@ -93,38 +73,21 @@ class MujocoArm:
         first: int = 0,
         stride: int = 1,
     ) -> None:
-        if envs < 1 or group < 1 or (stride == 1 and envs % group):
-            raise ConfigurationError(
-                f"{envs} environments do not make groups of {group}", hint="use a multiple of the group"
-            )
-        if chunk_steps < 1 or episode_steps % chunk_steps:
-            raise ConfigurationError(
-                f"an episode of {episode_steps} steps does not make chunks of {chunk_steps}",
-                hint="use a multiple of the chunk",
-            )
-        if not (0 <= cameras <= len(CAMERAS) and 1 <= tasks <= len(arm.PLATES_M)):
-            raise ConfigurationError(
-                f"{cameras} cameras and {tasks} tasks", hint="give 0 to 2 cameras, and 1 or 2 tasks"
-            )
-        if staggered and not auto_reset:
-            raise ConfigurationError(
-                "staggered resets need environments that reset by themselves", hint="set auto_reset too"
-            )
-        self.spec = SimulatorSpec(
-            name="mujoco_arm",
-            envs=envs,
+        super().__init__(
+            "mujoco_arm",
+            envs,
+            seed=seed,
             chunk_steps=chunk_steps,
             episode_steps=episode_steps,
-            action_dim=ACTION_DIM,
-            state_dim=STATE_DIM,
-            cameras=cameras,
-            height=image if cameras else 0,
-            width=image if cameras else 0,
             group=group,
+            tasks=tasks,
+            cameras=cameras,
+            image=image,
+            auto_reset=auto_reset,
+            staggered=staggered,
+            first=first,
+            stride=stride,
         )
-        self._seed, self._tasks = seed, tasks
-        self._index = first + stride * np.arange(envs)
-        self._auto_reset, self._staggered = auto_reset, staggered
         if cameras and "mujoco" not in sys.modules:  # which reads it once
             os.environ.setdefault("MUJOCO_GL", "egl")
         self._mujoco = need("mujoco", why="the simulator mujoco_arm")
@@ -135,15 +98,6 @@ class MujocoArm:
         self._spec = int(self._mujoco.mjtState.mjSTATE_FULLPHYSICS)
         size = self._mujoco.mj_stateSize(self._model, self._spec)
         self._state = np.zeros((envs, size))
-        self._target = np.zeros((envs, 3))
-        self._elapsed = np.full(envs, -1, dtype=np.int64)  # -1: never started
-        self._origin = np.zeros((envs, 2), dtype=np.int64)
-        self._episode = np.zeros(envs, dtype=np.int64)
-        self._task = np.zeros(envs, dtype=np.int64)
-        self._success = np.zeros(envs, dtype=bool)
-        self._best = np.zeros(envs)
-        self._sensors = np.zeros((envs, chunk_steps, arm.SENSORS + 1))
-        self._plates = np.array([(x, y, arm.PLATE_HEIGHT_M + arm.CUBE_HALF_M) for x, y in arm.PLATES_M])
         self._renderer: Any = None
         self._gl: ThreadPoolExecutor | None = None
         if cameras:
@@ -151,151 +105,24 @@ class MujocoArm:
             self._gl = ThreadPoolExecutor(1, thread_name_prefix="rlprof render")
             self._gl.submit(self._make_renderer).result()
 
-    # episodes ----------------------------------------------------------------------------------------------
+    # physics -----------------------------------------------------------------------------------------------
 
-    def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
-        """Begin new episodes; with `auto_reset`, only where none has begun yet."""
-        rows = noise.rows(self.spec.envs, samples)
-        fresh = rows[self._elapsed[rows] < 0] if self._auto_reset else rows
-        self._origin[fresh] = (step.index, epoch)
-        self._episode[fresh] = 0
-        self._begin(fresh)
-        if self._staggered:
-            chunks = self.spec.episode_steps // self.spec.chunk_steps
-            for row in fresh:
-                phase = noise.generator(self._seed, "phase", int(self._index[row])).integers(chunks)
-                self._elapsed[row] = int(phase) * self.spec.chunk_steps
-        return self._observe(rows)
-
-    def _begin(self, rows: Array) -> None:
+    def _place(self, row: int, cube: Floats, key: tuple[int, ...]) -> Floats:  # noqa: ARG002
         mujoco, model, data = self._mujoco, self._model, self._data[0]
-        home = arm.joint_targets(np.array(arm.HOME_M))
-        for row in rows:
-            group = int(self._index[row]) // self.spec.group
-            step, epoch = (int(v) for v in self._origin[row])
-            draw = noise.generator(self._seed, "cube", step, epoch, int(self._episode[row]), group)
-            mujoco.mj_resetData(model, data)
-            data.qpos[:4] = home
-            data.qpos[4:6] = [draw.uniform(*limits) for limits in arm.START_M]
-            data.qpos[6] = arm.CUBE_HALF_M
-            turn = draw.uniform(0, np.pi / 2) / 2
-            data.qpos[7:11] = (np.cos(turn), 0, 0, np.sin(turn))
-            mujoco.mj_forward(model, data)
-            mujoco.mj_getState(model, data, self._state[row], self._spec)
-            self._sensors[row, :, : arm.SENSORS] = data.sensordata
-            self._task[row] = draw.integers(self._tasks)
-        self._sensors[rows, :, arm.SENSORS] = 0
-        self._target[rows] = arm.HOME_M
-        self._elapsed[rows] = 0
-        self._success[rows] = False
-        self._best[rows] = 0
+        mujoco.mj_resetData(model, data)
+        data.qpos[:4] = arm.joint_targets(np.array(arm.HOME_M))
+        data.qpos[4:11] = cube
+        mujoco.mj_forward(model, data)
+        mujoco.mj_getState(model, data, self._state[row], self._spec)
+        return np.array(data.sensordata)
 
-    def auto_reset(self, samples: Samples = None) -> None:
-        """Begin new episodes where one has ended, if set to."""
-        if not self._auto_reset:
-            return
-        rows = noise.rows(self.spec.envs, samples)
-        ended = rows[self._elapsed[rows] >= self.spec.episode_steps]
-        self._episode[ended] += 1
-        self._begin(ended)
-
-    # a chunk -----------------------------------------------------------------------------------------------
-
-    def step(self, actions: Floats, samples: Samples = None) -> StepResult:
-        """Carry out a chunk of actions, shape (batch, chunk_steps, action_dim)."""
-        self.physics(actions, samples)
-        rewards, dones, success = self.reward(samples)
-        self.auto_reset(samples)
-        return StepResult(self.render(samples), rewards, dones, success)
-
-    def physics(self, actions: Floats, samples: Samples = None) -> None:
-        """Move the arms: an action is a step of the tip (x, y, z) and suction (on above 0).
-
-        Raises
-        ------
-        SimulatorError
-            If actions have another shape or are not finite, or an environment was not reset.
-        """
-        rows = noise.rows(self.spec.envs, samples)
-        wanted = (len(rows), self.spec.chunk_steps, ACTION_DIM)
-        if actions.shape != wanted:
-            raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
-        if not np.isfinite(actions).all():
-            raise SimulatorError("actions that are not finite", hint="look at the policy's losses")
-        if (self._elapsed[rows] < 0).any():
-            raise SimulatorError("environments were stepped before they were reset", hint="call reset first")
-        moves = np.clip(actions.astype(np.float64), -1, 1)
-        low, high = np.array(arm.WORKSPACE_M).T
-        target = self._target[rows]
-        control = np.empty((len(rows), self.spec.chunk_steps, 5))
-        for k in range(self.spec.chunk_steps):
-            target = np.clip(target + REACH_M * moves[:, k, :3], low, high)
-            control[:, k, :4] = arm.joint_targets(target)
-        control[..., 4] = moves[..., 3] > 0
+    def _move(self, rows: Array, control: Floats) -> Floats:
         state, sensors = self._pool.rollout(
             self._model, self._data, self._state[rows], np.repeat(control, arm.SUBSTEPS, axis=1)
         )
-        self._target[rows] = target
         self._state[rows] = state[:, -1]
-        self._sensors[rows, :, : arm.SENSORS] = sensors[:, arm.SUBSTEPS - 1 :: arm.SUBSTEPS]
-        self._sensors[rows, :, arm.SENSORS] = control[..., 4]
-        self._elapsed[rows] += self.spec.chunk_steps
-
-    def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
-        """Rewards of the last chunk (what each action gained), dones, and success so far.
-
-        A reward is the gain in a potential (reach, lift, carry, place), and 1 for the first placement; so the
-        sum over an episode says how far it got and not how long it stayed there.
-        """
-        rows = noise.rows(self.spec.envs, samples)
-        potential, placed = self._potential(rows)
-        before = np.concatenate([self._best[rows, None], potential], axis=1)
-        best = np.maximum.accumulate(before, axis=1)
-        gained = np.diff(best, axis=1)
-        once = np.logical_or.accumulate(np.column_stack([self._success[rows], placed]), axis=1)
-        gained += np.diff(once.astype(np.float64), axis=1)
-        self._best[rows] = best[:, -1]
-        self._success[rows] = once[:, -1]
-        dones = self._elapsed[rows] >= self.spec.episode_steps
-        return gained.astype(np.float32), dones, self._success[rows].copy()
-
-    def _potential(self, rows: Array) -> tuple[Floats, Array]:
-        tip, cube = self._sensors[rows, :, :3], self._sensors[rows, :, 3:6]
-        goal = self._plates[self._task[rows]][:, None]
-        reach = 1 - np.tanh(10 * np.linalg.norm(cube + CUBE_TOP_M - tip, axis=-1))
-        lift = np.clip((cube[..., 2] - arm.CUBE_HALF_M) / 0.05, 0, 1)
-        distance = np.linalg.norm(cube - goal, axis=-1)
-        carry = 1 - np.tanh(8 * distance)
-        placed = distance < PLACED_M
-        return 0.3 * reach + 0.5 * lift + carry * (lift > 0.3), placed
-
-    def render(self, samples: Samples = None) -> Observation:
-        """State, and images of the cameras."""
-        return self._observe(noise.rows(self.spec.envs, samples))
-
-    def _observe(self, rows: Array) -> Observation:
-        last = self._sensors[rows, -1]
-        tip, cube, velocity = last[:, :3], last[:, 3:6], last[:, 6:9]
-        goal = self._plates[self._task[rows]]
-        left = 1 - self._elapsed[rows] / self.spec.episode_steps
-        state = np.column_stack(
-            [
-                (tip - arm.HOME_M) / 0.1,
-                (self._target[rows] - tip) / 0.03,
-                (cube + CUBE_TOP_M - tip) / 0.1,
-                (goal - cube) / 0.1,
-                velocity / 0.5,
-                last[:, arm.SENSORS],
-                last[:, 9] > 0,
-                2 * left - 1,
-                self._best[rows],
-                self._success[rows],
-            ]
-        )
-        images = None
-        if self._gl is not None:
-            images = self._gl.submit(self._images, rows).result()
-        return Observation(np.clip(state, -5, 5).astype(np.float32), images, self._task[rows].copy())
+        found: Floats = sensors[:, arm.SUBSTEPS - 1 :: arm.SUBSTEPS]
+        return found
 
     # images ------------------------------------------------------------------------------------------------
 
@@ -312,6 +139,11 @@ class MujocoArm:
             ) from error
 
     def _images(self, rows: Array) -> Array:
+        assert self._gl is not None
+        images: Array = self._gl.submit(self._render, rows).result()
+        return images
+
+    def _render(self, rows: Array) -> Array:
         spec, data = self.spec, self._data[0]
         out = np.empty((len(rows), spec.cameras, spec.height, spec.width, 3), dtype=np.uint8)
         for i, row in enumerate(rows):
@@ -321,29 +153,6 @@ class MujocoArm:
                 self._renderer.update_scene(data, camera)
                 out[i, k] = self._renderer.render()
         return out
-
-    # checkpoints, end --------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Array]:
-        """All that the environments are."""
-        return {name.lstrip("_"): getattr(self, name).copy() for name in _STATE}
-
-    def load_state_dict(self, state: dict[str, Array]) -> None:
-        """Go back to a checkpoint.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is of other sizes.
-        """
-        for name in _STATE:
-            mine, other = getattr(self, name), state[name.lstrip("_")]
-            if mine.shape != other.shape:
-                raise ConfigurationError(
-                    f"a checkpoint of {len(other)} environments, and there are {self.spec.envs}",
-                    hint="use the sizes that it was made with",
-                )
-            mine[...] = other
 
     def close(self) -> None:
         """Let go of threads and the GL context."""

@@ -11,7 +11,8 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep, StepResult
 from rlprof.workloads.embodied.errors import ConfigurationError, RenderError, SimulatorError
 from rlprof.workloads.embodied.simulators import arm_model
-from rlprof.workloads.embodied.simulators.mujoco_arm import REACH_M, MujocoArm
+from rlprof.workloads.embodied.simulators.arm_task import REACH_M
+from rlprof.workloads.embodied.simulators.mujoco_arm import MujocoArm
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
