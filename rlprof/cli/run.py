@@ -63,6 +63,13 @@ class Scope(StrEnum):
     EPOCH = "epoch"
 
 
+class SmActivity(StrEnum):
+    """Whether SM activity is measured."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 class Train(StrEnum):
     """What is trained."""
 
@@ -123,6 +130,9 @@ def embodied(
         float | None,
         typer.Option(metavar="SECONDS", min=0.01, help="Longest time of a call of the simulator."),
     ] = None,
+    sm_activity: Annotated[
+        SmActivity, typer.Option(help="Measure SM activity; without a GPU the share of busy cores.")
+    ] = SmActivity.AUTO,
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Iterations between checkpoints.")
     ] = 10,
@@ -177,6 +187,7 @@ def embodied(
             force=force,
             checkpoint_every=checkpoint_every,
             capture=capture,
+            activity=sm_activity.value,
             progress=progress,
         )
     if not summary.rows:

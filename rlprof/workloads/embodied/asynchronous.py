@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.contracts import GlobalStep, Trajectory
 from rlprof.workloads.embodied.errors import SimulatorTimeoutError, WorkloadError
 from rlprof.workloads.embodied.trainer import Trainer
@@ -72,7 +73,7 @@ class AsynchronousTrainer:
         SimulatorTimeoutError
             If no fresh epoch came in time.
         """
-        phases: dict[str, float] = {}
+        phases: dict[str, Span] = {}
         dropped = self.dropped
         with _timed(phases, "generate_rollouts"):  # what the actor waits
             fresh = self._fresh()
@@ -88,7 +89,7 @@ class AsynchronousTrainer:
         return {
             "trajectories": trajectories,
             "training": training,
-            "phases_s": phases,
+            "phases": phases,
             "staleness": lag,
             "dropped_epochs": self.dropped - dropped,
         }
@@ -175,10 +176,10 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+def _timed(spans: dict[str, Span], name: str) -> Iterator[None]:
     from rlprof.capture.annotate import annotate
 
-    started = time.perf_counter()
+    started = time.monotonic_ns()
     with annotate(name):
         yield
-    seconds[name] = time.perf_counter() - started
+    spans[name] = Span(started, time.monotonic_ns())

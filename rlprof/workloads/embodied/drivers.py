@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
+from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.asynchronous import AsynchronousTrainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
@@ -31,14 +32,14 @@ class Iteration(NamedTuple):
     ----------
     result : dict
         Trajectories and what training logs.
-    phases_s : dict of str to float
-        Seconds of each phase: from its first start to its last end.
+    phases : dict of str to Span
+        Each phase: from its first start to its last end.
     further : dict
         What only this schedule measures.
     """
 
     result: dict[str, Any]
-    phases_s: dict[str, float]
+    phases: dict[str, Span]
     further: dict[str, Any]
 
 
@@ -68,26 +69,27 @@ class LoopDriver:
         self.trainer, self.placement = trainer, placement
         self.wrapped: Wrapped = wrap_trainer(trainer)
         self._started: dict[int, int] = {}
-        self._seconds: dict[str, float] = {}
+        self._phases: dict[str, Span] = {}
         for name in PHASES:
             node = self.wrapped.nodes[name]
             self.wrapped.program.add_hook(node=node, before=self._before, after=self._after(name))
 
     def _before(self, context: Any, _args: Any, _kwargs: Any) -> None:
-        self._started[id(context)] = time.perf_counter_ns()
+        self._started[id(context)] = time.monotonic_ns()
 
     def _after(self, name: str) -> Callable[[Any, Any, BaseException | None], None]:
         def after(context: Any, _result: Any, _error: BaseException | None) -> None:
-            taken = (time.perf_counter_ns() - self._started.pop(id(context))) / 1e9
-            self._seconds[name] = self._seconds.get(name, 0.0) + taken
+            started = self._started.pop(id(context))
+            began = self._phases[name].start_ns if name in self._phases else started
+            self._phases[name] = Span(began, time.monotonic_ns())
 
         return after
 
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
+        self._phases = {}
         result = self.trainer.iteration(step)
-        taken, self._seconds = self._seconds, {}
-        return Iteration(result, taken, {})
+        return Iteration(result, self._phases, {})
 
     def paused(self) -> AbstractContextManager[None]:
         """Nothing runs between iterations."""
@@ -114,13 +116,13 @@ class GraphDriver:
         record = self.scheduled.record
         assert record is not None
         kind = {t.id: t.payload for t in self.scheduled.graph.tasks}
-        seconds, moves = {}, 0.0
+        phases = {}
         for name, payloads in PHASES.items():
             runs = [t for t in record.tasks if kind[t.task] in payloads]
-            seconds[name] = (max(t.end_ns for t in runs) - min(t.start_ns for t in runs)) / 1e9
+            phases[name] = Span(min(t.start_ns for t in runs), max(t.end_ns for t in runs))
         every = {p for payloads in PHASES.values() for p in payloads}
         moves = sum((t.end_ns - t.start_ns) / 1e9 for t in record.tasks if kind[t.task] not in every)
-        return Iteration(result, seconds, {"moves_s": moves})
+        return Iteration(result, phases, {"moves_s": moves})
 
     def paused(self) -> AbstractContextManager[None]:
         """Nothing runs between iterations."""
@@ -145,9 +147,9 @@ class AsynchronousDriver:
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
         result = self.trainer.iteration(step)
-        phases_s, lag = result.pop("phases_s"), result.pop("staleness")
+        phases, lag = result.pop("phases"), result.pop("staleness")
         further = {"staleness_max": max(lag), "dropped_epochs": result.pop("dropped_epochs")}
-        return Iteration(result, phases_s, further)
+        return Iteration(result, phases, further)
 
     def paused(self) -> AbstractContextManager[None]:
         """Between two chunks."""

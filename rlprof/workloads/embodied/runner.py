@@ -12,6 +12,7 @@ from typing import Any
 from rlprof.errors import OutputError
 from rlprof.progress import Progress, silent
 from rlprof.workloads.embodied import checkpoint, metrics
+from rlprof.workloads.embodied.activity import Activity, Span
 from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
@@ -48,6 +49,7 @@ def run(
     force: bool = False,
     checkpoint_every: int = 10,
     capture: Path | None = None,
+    activity: str = "off",
     progress: Progress = silent,
 ) -> RunSummary:
     """Train.
@@ -68,6 +70,8 @@ def run(
         Iterations between checkpoints; one is written at the end too.
     capture : pathlib.Path, optional
         The `.rlprof` file to record the iterations into.
+    activity : {"auto", "off"}
+        Measure SM activity (without a GPU: the share of busy cores) of each iteration and its phases.
     progress : callable
         Told how far it is.
 
@@ -89,7 +93,6 @@ def run(
     if (out / metrics.NAME).exists() and not (resume or force):
         raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
     _limit_threads(config)
-    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         progress("starting", 0.0)
         trainer = make_trainer(config)
@@ -100,28 +103,42 @@ def run(
         driver = make_driver(trainer, config, done)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
+        sampler = Activity.off() if activity == "off" else Activity.start(out, config.device)
+        stack.callback(sampler.close)
+        rows = metrics.Rows(out / metrics.NAME, sampler)
+        stack.callback(rows.flush)
         for index in range(done, iterations):
-            rows.append(_iteration(trainer, driver, config, index))
-            metrics.append(out / metrics.NAME, rows[-1])
+            row, spans = _iteration(trainer, driver, config, index)
+            rows.add(row, spans)
             if (index + 1) % checkpoint_every == 0 or index + 1 == iterations:
                 with driver.paused():
+                    rows.flush()  # a checkpoint counts on the lines before it
                     checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
-            shown = f"iteration {index + 1}: success {rows[-1]['success_frac']:.0%}"
+            shown = f"iteration {index + 1}: success {row['success_frac']:.0%}"
             progress(shown, (index + 1) / iterations)
-    return RunSummary(out, max(done, iterations), tuple(rows))
+    return RunSummary(out, max(done, iterations), tuple(rows.written))
 
 
-def _iteration(trainer: Trainer, driver: Driver, config: Config, index: int) -> dict[str, Any]:
-    started, processor = time.perf_counter(), time.process_time()
-    result, phases_s, further = driver.iteration(GlobalStep(index))
-    wall_s = time.perf_counter() - started
-    return {
+def _iteration(
+    trainer: Trainer, driver: Driver, config: Config, index: int
+) -> tuple[dict[str, Any], dict[str, Span]]:
+    """Run an iteration; its row, and spans of the whole and of its phases."""
+    gpu = need("torch", why="training").cuda if config.device.startswith("cuda") else None
+    if gpu is not None:
+        gpu.reset_peak_memory_stats(config.device)
+    started_ns, processor = time.monotonic_ns(), time.process_time()
+    result, phases, further = driver.iteration(GlobalStep(index))
+    if gpu is not None:
+        gpu.synchronize(config.device)  # the last optimiser step may still be at work
+        further = {**further, "gpu_peak_bytes": gpu.max_memory_allocated(config.device)}
+    whole = Span(started_ns, time.monotonic_ns())
+    row = {
         "iteration": index,
-        "wall_s": wall_s,
+        "wall_s": whole.seconds,
         "processor_s": time.process_time() - processor,
         "simulator_steps": config.simulator_steps,
-        "simulator_steps_per_s": config.simulator_steps / wall_s,
-        "phases_s": phases_s,
+        "simulator_steps_per_s": config.simulator_steps / whole.seconds,
+        "phases_s": {name: span.seconds for name, span in phases.items()},
         "schedule": config.schedule,
         "placement": driver.placement,
         **further,
@@ -129,6 +146,7 @@ def _iteration(trainer: Trainer, driver: Driver, config: Config, index: int) -> 
         **metrics.of_trajectories(result["trajectories"]),
         **metrics.of_training(result["training"]),
     }
+    return row, {"iteration": whole, **phases}
 
 
 def _limit_threads(config: Config) -> None:

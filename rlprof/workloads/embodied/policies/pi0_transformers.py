@@ -93,7 +93,7 @@ class Pi0Transformers(FlowPolicy):
         # the name changed between versions
         parameters = inspect.signature(type(self.pi0).forward).parameters
         self._cache = "cache" if "cache" in parameters else "past_key_values"
-        # all tokens of the prefix see each other: said so, no mask is made, and attention takes its fast kernel
+        # tokens of the prefix see each other: told so, it makes no mask, and attention takes its fast kernel
         self.vlm.language_model.config.is_causal = False
         self._masks: dict[tuple[int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
         if size.preconditioned:
@@ -105,15 +105,14 @@ class Pi0Transformers(FlowPolicy):
         return f"Pi0Transformers({asdict(self.size)})"
 
     @property
-    def vlm(self) -> torch.nn.Module:
+    def vlm(self) -> Any:
         """The part that expert-only training leaves as it is."""
-        found: torch.nn.Module = self.pi0.model.vlm
-        return found
+        return self.pi0.model.vlm
 
     def _features(self, state: Tensor, task: Tensor, images: Tensor | None) -> Features:
         assert images is not None
-        # as the library's `embed_prefix` puts them: pictures, then words. It looks for the pictures' places on
-        # the device and waits for the answer; here they are known.
+        # as the library's `embed_prefix` puts them: pictures, then words. That one looks for the pictures'
+        # places on the device and waits for the answer; here they are known.
         pixels = (images.permute(0, 1, 4, 2, 3) * 2 - 1).flatten(0, 1)
         seen = self.vlm.get_image_features(pixels).pooler_output
         pictures = seen.reshape(len(task), -1, seen.shape[-1])
@@ -169,7 +168,7 @@ class Pi0Transformers(FlowPolicy):
         if key not in self._masks:
             block = torch.ones(own, own, dtype=torch.bool, device=self.device)
             block[0, 1:] = False
-            mask = torch.block_diag(*[block] * steps).bool()
+            mask = torch.block_diag(*[block] * steps).bool()  # type: ignore[no-untyped-call]
             seen = torch.ones(steps * own, before, dtype=torch.bool, device=self.device)
             positions = torch.arange(before, before + own, device=self.device).repeat(steps)
             self._masks[key] = torch.cat([seen, mask], 1)[None, None], positions[None]
