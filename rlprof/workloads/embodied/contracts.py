@@ -214,6 +214,8 @@ class SimulatorSpec:
         Environments that start from the same state (a GRPO group): environments ``k * group ..`` in a row.
     unit : int
         A batch is cut between units of this many environments.
+    view_dim : int
+        Numbers that say what an environment looks like, where another process draws it; else 0.
     """
 
     name: str
@@ -227,6 +229,7 @@ class SimulatorSpec:
     width: int = 0
     group: int = 1
     unit: int = 1
+    view_dim: int = 0
 
 
 class Simulator(Protocol):

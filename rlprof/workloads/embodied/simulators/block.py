@@ -30,6 +30,8 @@ def layout(spec: SimulatorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
     }
     if spec.cameras:
         arrays["images"] = ("uint8", (n, spec.cameras, spec.height, spec.width, 3))
+    if spec.view_dim:
+        arrays["views"] = ("float64", (n, spec.view_dim))
     return arrays
 
 

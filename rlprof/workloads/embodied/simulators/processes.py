@@ -195,13 +195,13 @@ class SimulatorProcesses:
 
     def step(self, actions: Floats, samples: Samples = None) -> StepResult:
         """Carry out a chunk of actions, shape (batch, chunk_steps, action_dim)."""
-        parts = self._call("step", samples, actions)
+        parts = self._call("step", samples, {"actions": actions})
         rewards, dones, success = (self._gather(parts, k) for k in ("rewards", "dones", "success"))
         return StepResult(self._observation(parts), rewards, dones, success)
 
     def physics(self, actions: Floats, samples: Samples = None) -> None:
         """Move the environments."""
-        self._call("physics", samples, actions)
+        self._call("physics", samples, {"actions": actions})
 
     def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
         """Rewards of the last chunk, dones, success so far."""
@@ -215,6 +215,14 @@ class SimulatorProcesses:
     def render(self, samples: Samples = None) -> Observation:
         """What the policy sees now."""
         return self._observation(self._call("render", samples))
+
+    def views(self, samples: Samples = None) -> Floats:
+        """What there is to draw, of a simulator that leaves that to another one; shape (batch, view_dim)."""
+        return self._gather(self._call("views", samples), "views")
+
+    def paint(self, views: Floats, samples: Samples = None) -> Array:
+        """Draw what `views` says; images of shape (batch, cameras, height, width, 3)."""
+        return self._gather(self._call("paint", samples, {"views": views}), "images")
 
     def state_dict(self) -> dict[str, Array]:
         """All that the environments are, in the order of the whole batch."""
@@ -253,14 +261,14 @@ class SimulatorProcesses:
     # messages ----------------------------------------------------------------------------------------------
 
     def _call(
-        self, call: str, samples: Samples, actions: Floats | None = None, **arguments: int
+        self, call: str, samples: Samples, given: Mapping[str, Array] | None = None, **arguments: int
     ) -> list[tuple[_Process, Array]]:
         """Have every process do its part; each with the positions of its rows in the batch."""
-        rows = noise.rows(self.spec.envs, samples)
-        if actions is not None and actions.shape != (
-            wanted := (len(rows), self.spec.chunk_steps, self.spec.action_dim)
-        ):
-            raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
+        rows, given = noise.rows(self.spec.envs, samples), given or {}
+        for name, array in given.items():
+            wanted = (len(rows), *blocks.layout(self.spec)[name][1][1:])
+            if array.shape != wanted:
+                raise SimulatorError(f"{name} of shape {array.shape} for environments that take {wanted}")
         with self._lock:
             self._check()
             parts = []
@@ -269,8 +277,8 @@ class SimulatorProcesses:
                 if not len(at):
                     continue
                 process.shared["rows"][: len(at)] = self._row_of[rows[at]]
-                if actions is not None:
-                    process.shared["actions"][: len(at)] = actions[at]
+                for name, array in given.items():
+                    process.shared[name][: len(at)] = array[at]
                 process.send({"call": call, "count": len(at), **arguments})
                 parts.append((process, at))
             self._answers([p for p, _ in parts], call, self.timeout_s)

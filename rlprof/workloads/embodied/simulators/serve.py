@@ -100,6 +100,10 @@ def _perform(simulator: Any, shared: Mapping[str, Array], order: dict[str, Any])
         simulator.auto_reset(rows)
     elif call == "render":
         _show(simulator.render(rows), shared, n)
+    elif call == "views":
+        shared["views"][:n] = simulator.views(rows)
+    elif call == "paint":
+        shared["images"][:n] = simulator.paint(shared["views"][:n].copy(), rows)
     else:
         raise ValueError(f"no call {call!r}")
 

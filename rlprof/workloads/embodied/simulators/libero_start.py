@@ -1,0 +1,220 @@
+"""Starts the simulator `libero` in processes of a Python that has LIBERO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from rlprof.workloads.embodied import noise
+from rlprof.workloads.embodied.contracts import (
+    Array,
+    Floats,
+    GlobalStep,
+    Observation,
+    Samples,
+    Simulator,
+    SimulatorSpec,
+    StepResult,
+)
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.simulators.libero import APART, EGL, EGL_ONE, RENDERINGS, check
+from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+
+#: Names the Python whose environment has LIBERO; without it, rlprof's own is tried.
+PYTHON_VARIABLE = "RLPROF_LIBERO_PYTHON"
+#: The first environment of a task takes about 10 s, a minute where numba has nothing cached.
+START_TIMEOUT_S = 300.0
+#: The order of sets does not change from process to process; small matrices want one thread.
+_SURROUNDINGS = {
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+_MODULE = "rlprof.workloads.embodied.simulators.libero"
+
+
+def start(
+    envs: int,
+    *,
+    workers: int = 2,
+    rendering: str = EGL,
+    timeout_s: float = 120.0,
+    start_timeout_s: float = START_TIMEOUT_S,
+    python: str | None = None,
+    seed: int = 0,
+    chunk_steps: int = 5,
+    episode_steps: int = 220,
+    group: int = 1,
+    tasks: int = 3,
+    cameras: int = 2,
+    image: int = 128,
+    shadows: bool | None = None,
+    every_action: bool = False,
+    auto_reset: bool = False,
+    staggered: bool = False,
+) -> Simulator:
+    """Start LIBERO; the caller closes it.
+
+    Parameters
+    ----------
+    envs, workers : int
+        Environments, and processes that simulate them.
+    rendering : {"egl", "egl-one", "osmesa"}
+        Who draws: every process, with a GL context for each environment; one further process for all
+        environments, with one context; every process, on the CPU.
+    timeout_s, start_timeout_s : float
+        Longest time of a call and of starting, in seconds.
+    python : str, optional
+        Python of an environment with LIBERO; by default that of ``RLPROF_LIBERO_PYTHON``, or this one.
+    seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action, auto_reset, staggered
+        Of `rlprof.workloads.embodied.simulators.libero.Libero`.
+
+    Returns
+    -------
+    Simulator
+        `SimulatorProcesses`, or `DrawnApart` where one process draws.
+
+    Raises
+    ------
+    ConfigurationError
+        If the sizes do not fit together.
+    MissingPackageError
+        If that Python has no LIBERO.
+    RenderError
+        If it makes no images.
+    SimulatorError
+        If a process does not start.
+    """
+    if rendering not in RENDERINGS:
+        raise ConfigurationError(
+            f"no rendering is called {rendering!r}", hint=f"use {', '.join(RENDERINGS)}"
+        )
+    check(envs, chunk_steps, episode_steps, group, tasks, cameras)
+    processes: dict[str, Any] = {
+        "timeout_s": timeout_s,
+        "start_timeout_s": start_timeout_s,
+        "python": python or os.environ.get(PYTHON_VARIABLE) or sys.executable,
+        "environment": _SURROUNDINGS,
+    }
+    common: dict[str, Any] = {
+        "chunk_steps": chunk_steps,
+        "group": group,
+        "tasks": tasks,
+        "cameras": cameras,
+        "image": image,
+        "every_action": every_action,
+    }
+    own: dict[str, Any] = {
+        **common,
+        "seed": seed,
+        "episode_steps": episode_steps,
+        "auto_reset": auto_reset,
+        "staggered": staggered,
+    }
+    apart = rendering == EGL_ONE and cameras > 0
+    if not apart:
+        own |= {"rendering": EGL if rendering == EGL_ONE else rendering, "shadows": shadows}
+        return SimulatorProcesses(f"{_MODULE}:Libero", envs, workers=workers, **processes, **own)
+    common["shadows"] = shadows is not False
+    with ThreadPoolExecutor(1) as pool:  # both take their time to start
+        painter = pool.submit(
+            SimulatorProcesses, f"{_MODULE}:LiberoPainter", envs, workers=1, **processes, **common
+        )
+        try:
+            own["rendering"] = APART
+            physics = SimulatorProcesses(f"{_MODULE}:Libero", envs, workers=workers, **processes, **own)
+        except BaseException:
+            if painter.exception() is None:
+                painter.result().close()
+            raise
+        try:
+            return DrawnApart(physics, painter.result())
+        except BaseException:
+            physics.close()
+            raise
+
+
+class DrawnApart:
+    """A simulator whose images another process draws: `Simulator` made of two.
+
+    What there is to draw goes from the simulating processes through this one to the drawing one, by shared
+    memory both times. Physics of some environments may run while others are drawn.
+
+    Parameters
+    ----------
+    physics : SimulatorProcesses
+        Simulates; its `views` say what there is to draw.
+    painter : SimulatorProcesses
+        Draws; one process.
+    """
+
+    def __init__(self, physics: SimulatorProcesses, painter: SimulatorProcesses) -> None:
+        from dataclasses import replace
+
+        self._physics, self._painter = physics, painter
+        drawn = painter.spec
+        self.spec: SimulatorSpec = replace(
+            physics.spec, cameras=drawn.cameras, height=drawn.height, width=drawn.width, view_dim=0
+        )
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Ids of the processes; the one that draws is the last."""
+        return (*self._physics.process_ids, *self._painter.process_ids)
+
+    def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
+        """Begin new episodes."""
+        return self._drawn(self._physics.reset(step, epoch, samples), samples)
+
+    def step(self, actions: Floats, samples: Samples = None) -> StepResult:
+        """Carry out a chunk of actions."""
+        result = self._physics.step(actions, samples)
+        return result._replace(observation=self._drawn(result.observation, samples))
+
+    def physics(self, actions: Floats, samples: Samples = None) -> None:
+        """Move the environments."""
+        self._physics.physics(actions, samples)
+
+    def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
+        """Rewards of the last chunk, dones, success so far."""
+        return self._physics.reward(samples)
+
+    def auto_reset(self, samples: Samples = None) -> None:
+        """Begin new episodes where one has ended, if set to."""
+        self._physics.auto_reset(samples)
+
+    def render(self, samples: Samples = None) -> Observation:
+        """What the policy sees now."""
+        return self._drawn(self._physics.render(samples), samples)
+
+    def state_dict(self) -> dict[str, Array]:
+        """All that the environments are."""
+        return self._physics.state_dict()
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Go back to a checkpoint."""
+        self._physics.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the processes; once is enough."""
+        self._painter.close()
+        self._physics.close()
+
+    def __enter__(self) -> DrawnApart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drawn(self, observation: Observation, samples: Samples) -> Observation:
+        rows = noise.rows(self.spec.envs, samples).astype(np.int64)
+        try:
+            return observation._replace(images=self._painter.paint(self._physics.views(rows), rows))
+        except BaseException:
+            self.close()  # neither is of use without the other
+            raise
