@@ -29,6 +29,7 @@ class Simulator(StrEnum):
     """Robot simulators."""
 
     MUJOCO_ARM = "mujoco_arm"
+    MUJOCO_WARP = "mujoco_warp"
 
 
 class Algorithm(StrEnum):
@@ -117,6 +118,12 @@ def embodied(
     workers: Annotated[int | None, _number("Processes of the simulator; 0: in this one.", 0)] = None,
     cameras: Annotated[int | None, _number("Cameras.", 0)] = None,
     image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
+    substeps: Annotated[
+        int | None, typer.Option(metavar="N", min=5, help="Physics steps of an action (mujoco_warp).")
+    ] = None,
+    objects: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Loose objects of the scene (mujoco_warp).")
+    ] = None,
     auto_reset: Annotated[
         bool | None, typer.Option("--auto-reset", help="Environments reset by themselves.")
     ] = None,
@@ -173,6 +180,8 @@ def embodied(
         workers=workers,
         cameras=cameras,
         image=image,
+        substeps=substeps,
+        objects=objects,
         auto_reset=auto_reset,
         staggered=staggered,
         device=device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rlprof.workloads.embodied.actor import Actor
@@ -13,7 +14,10 @@ from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
-_SIMULATORS = {"mujoco_arm": ("rlprof.workloads.embodied.simulators.mujoco_arm", "MujocoArm")}
+_SIMULATORS = {
+    "mujoco_arm": ("rlprof.workloads.embodied.simulators.mujoco_arm", "MujocoArm"),
+    "mujoco_warp": ("rlprof.workloads.embodied.simulators.mujoco_warp", "MujocoWarp"),
+}
 
 
 def make_simulator(config: Config) -> Simulator:
@@ -35,6 +39,8 @@ def make_simulator(config: Config) -> Simulator:
         "auto_reset": config.auto_reset,
         "staggered": config.staggered,
     }
+    if config.simulator == "mujoco_warp":
+        return _mujoco_warp(f"{module}:{name}", config, options)
     if config.workers:
         from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 
@@ -49,6 +55,25 @@ def make_simulator(config: Config) -> Simulator:
 
     made: Simulator = getattr(import_module(module), name)(config.envs, **options)
     return made
+
+
+def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulator:
+    """All environments in one process, so that CUDA context and quota are the simulator's own."""
+    from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+
+    chosen = {"substeps": config.substeps, "objects": config.objects}
+    return SimulatorProcesses(
+        make,
+        config.envs,
+        workers=1,
+        timeout_s=config.timeout_s,
+        start_timeout_s=900.0,  # the first start compiles kernels
+        python=os.environ.get("RLPROF_WARP_PYTHON"),
+        environment={"MUJOCO_GL": "disable"},  # mujoco-warp renders without GL, which may be missing
+        device=config.device,
+        **{k: v for k, v in chosen.items() if v is not None},
+        **options,
+    )
 
 
 def make_algorithm(config: Config) -> Algorithm:

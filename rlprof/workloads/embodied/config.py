@@ -9,7 +9,7 @@ from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
 
-SIMULATORS = ("mujoco_arm",)
+SIMULATORS = ("mujoco_arm", "mujoco_warp")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
 PRESETS = ("tiny", "exact", "h200")
 Scope = Literal["rollout", "epoch"]
@@ -43,6 +43,8 @@ class Config:
         A chunk is physics, reward, reset and render, each a call of its own.
     cameras, image : int
         Cameras, and height and width of their images.
+    substeps, objects : int or None
+        Of `mujoco_warp`: physics steps of an action, loose objects; None: as the simulator has it.
     device : str
         Where rollout and training compute.
     train : {"full", "expert", "lora"} or None
@@ -79,6 +81,8 @@ class Config:
     phases: bool = False
     cameras: int = 0
     image: int = 64
+    substeps: int | None = None
+    objects: int | None = None
     device: str = "cpu"
     train: Train | None = None
     denoise_steps: int | None = None
@@ -95,6 +99,10 @@ class Config:
         ):
             if value not in known:
                 raise ConfigurationError(f"no {name} is called {value!r}", hint=f"use {', '.join(known)}")
+        if self.simulator != "mujoco_warp" and (self.substeps, self.objects) != (None, None):
+            raise ConfigurationError(
+                f"the simulator {self.simulator} has no substeps and no objects", hint="use mujoco_warp"
+            )
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
         if part % self.global_batch:
             raise ConfigurationError(

@@ -24,6 +24,10 @@ class SimulatorError(WorkloadError):
     """A simulator failed."""
 
 
+class SimulatorDeviceError(SimulatorError):
+    """The device of a simulator is not there, or has too little memory."""
+
+
 class SimulatorDiedError(SimulatorError):
     """A process of a simulator ended by itself."""
 
