@@ -288,7 +288,7 @@ def against(confidence: float, most: int) -> tuple[int, ...]:
     -------
     tuple of int
         For 1 ... `most` pairs; -1 where no decision is possible. One level is used at all looks (Pocock
-        1977), the greatest one for which the probability of a false decision, which is exact for the sign test,
+        1977), the greatest for which the probability of a false decision, exact for the sign test,
         stays within ``1 - confidence``.
     """
     error = 1.0 - confidence

@@ -1,0 +1,130 @@
+"""Ends an MPS daemon of rlprof: told by `rlprof mps stop`, or because the process that it was for is gone.
+
+A daemon is known by a mark in its environment, which the server that it starts inherits. Nothing is ever
+ended that neither has the mark nor is a child of what has it. Run as a script, this file waits until the
+owner of a daemon is gone, however it ended, and then ends the daemon. It imports nothing of rlprof.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+#: Environment variable that holds the mark of a daemon and of its server.
+VARIABLE = "RLPROF_MPS"
+#: How long a daemon is asked to end, and told to, before it is killed; and how long its server may take to
+#: let clients finish, in seconds.
+ASKED_S, CLIENTS_S = 10.0, 5
+
+
+def start_ticks(process: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is gone. With the id it is unique."""
+    fields = _stat(process)
+    return None if fields is None else int(fields[19])
+
+
+def _stat(process: int) -> list[bytes] | None:
+    """What follows the name in the process's stat file; None if it is gone or a zombie."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123 - a script that starts at once
+            fields = file.read().rsplit(b")", 1)[1].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields
+
+
+def marked(mark: str) -> list[int]:
+    """Ids of living processes whose environment holds the mark, and of their children; without this one."""
+    found, parents, wanted = [], dict[int, int](), f"\0{VARIABLE}={mark}\0".encode()
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        fields = _stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
+        if fields is None:
+            continue
+        parents[int(name)] = int(fields[1])
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
+                environment = file.read()
+        except OSError:  # it has just ended, or is not ours
+            continue
+        if wanted in b"\0" + environment + b"\0":
+            found.append(int(name))
+    # of a server that was started with another environment
+    return found + [p for p, parent in parents.items() if parent in found and p not in found]
+
+
+def tell(binary: str, pipe: str, order: str, timeout_s: float = 10.0) -> tuple[int, str]:
+    """Give an order to the daemon of a pipe directory; exit code and what was printed, -1 if none came."""
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe}
+    environment.pop(VARIABLE, None)
+    try:
+        done = subprocess.run(
+            [binary],
+            input=order + "\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=environment,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
+
+
+def _gone(mark: str, within_s: float) -> bool:
+    until = time.monotonic() + within_s
+    while marked(mark):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def end(binary: str, folder: str, mark: str) -> list[int]:
+    """End a daemon and its server and remove their folder; what could not be ended."""
+    pipe = os.path.join(folder, "pipe")  # noqa: PTH118
+    left = marked(mark)
+    if left:
+        # the second form is for programs of before the first one was there
+        for order in (f"quit -t {CLIENTS_S}", "quit"):
+            tell(binary, pipe, order, CLIENTS_S + ASKED_S)
+            if _gone(mark, ASKED_S / 2):
+                break
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        # also those that were about to start when this began
+        for process in marked(mark):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, number)
+        if _gone(mark, 3.0):
+            break
+    left = marked(mark)
+    if not left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return left
+
+
+def guard(owner: int, ticks: int, binary: str, folder: str, mark: str) -> None:
+    """End the daemon once its owner is gone; return when its folder is, since somebody else ended it."""
+    while os.path.isdir(folder):  # noqa: PTH112
+        if start_ticks(owner) != ticks:
+            end(binary, folder, mark)
+            time.sleep(0.5)  # a start that was under way when its owner was killed
+            end(binary, folder, mark)
+            return
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5])

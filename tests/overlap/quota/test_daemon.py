@@ -1,0 +1,264 @@
+"""Life of a daemon, with stand-ins for the control program and the driver (see conftest.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlprof.overlap.quota import mps_guardian
+from rlprof.overlap.quota.clients import probe_levels
+from rlprof.overlap.quota.daemon import Daemon, daemons, foreign_daemons, mps, running, start
+from rlprof.overlap.quota.errors import (
+    ClientLimitError,
+    ForeignDaemonError,
+    MpsAbsentError,
+    MpsError,
+    QuotaError,
+)
+
+PROGRAM = """
+import sys, time
+from rlprof.overlap.quota.daemon import mps
+def body():
+    with mps() as daemon:
+        print(daemon.mark, daemon.folder, flush=True)
+        HOW
+"""
+
+
+def gone(mark: str, within_s: float = 8.0) -> bool:
+    until = time.monotonic() + within_s
+    while mps_guardian.marked(mark):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def no_folder(path: Path, within_s: float = 5.0) -> bool:
+    until = time.monotonic() + within_s
+    while path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    return not path.exists()
+
+
+def test_a_daemon_serves_clients_under_quotas_and_leaves_nothing_behind(fake_mps: Path) -> None:
+    with mps() as daemon:
+        assert [d.mark for d in daemons()] == [daemon.mark]
+        assert len(daemon.processes) == 2  # control and the server that the first client made it start
+        assert len(daemon.servers()) == 1
+        assert daemon.servers()[0] in daemon.processes
+        levels = probe_levels(daemon.gpu, daemon.environment(), step=10).levels
+        assert [(level.amount, level.setting) for level in levels] == [
+            (12, 10), (26, 20), (38, 30), (52, 40), (66, 50),
+            (78, 60), (92, 70), (104, 80), (118, 90), (132, 100),
+        ]  # fmt: skip
+        assert daemon.environment(levels[0])["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
+        assert daemon.environment()["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+        assert Daemon.from_dict(daemon.to_dict()) == daemon
+    assert mps_guardian.marked(daemon.mark) == []
+    assert not daemon.folder.exists()
+    assert daemons() == []
+
+
+def test_an_exception_ends_the_daemon(fake_mps: Path) -> None:
+    with pytest.raises(ZeroDivisionError), mps() as daemon:
+        _ = 1 / 0
+    assert mps_guardian.marked(daemon.mark) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "time.sleep(60)\nbody()"),
+        pytest.param(signal.SIGINT, "time.sleep(60)\nbody()", marks=pytest.mark.slow),
+        # without a handler nothing of the body runs any more
+        pytest.param(signal.SIGTERM, "time.sleep(60)\nbody()", marks=pytest.mark.slow),
+        pytest.param(
+            signal.SIGTERM,
+            "time.sleep(60)\nimport signal; signal.signal(15, lambda *_: sys.exit(3)); body()",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(None, "import os; os._exit(1)\nbody()", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_ends_in_any_way_takes_its_daemon_along(
+    fake_mps: Path, number: signal.Signals | None, how: str
+) -> None:
+    code = PROGRAM.replace("HOW", how)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        mark, folder = process.stdout.readline().split()
+        if number is not None:
+            assert mps_guardian.marked(mark)
+            process.send_signal(number)
+        process.wait(20)
+    assert gone(mark)
+    assert no_folder(Path(folder))
+
+
+def test_a_daemon_that_is_started_for_good_is_found_used_and_stopped(fake_mps: Path) -> None:
+    daemon = start()
+    assert running(daemon.gpu) == daemon
+    with mps() as used:
+        assert used == daemon
+    assert daemon.alive  # who only used it does not end it
+    with pytest.raises(MpsError, match="already"):
+        start()
+    daemon.stop()
+    assert not daemon.alive
+    assert daemons() == []
+
+
+def test_clients_at_work_are_not_cut_off_unless_that_is_wanted(fake_mps: Path) -> None:
+    daemon = start()
+    code = "import ctypes, time; ctypes.CDLL('libcuda.so.1').cuInit(0); print(1, flush=True); time.sleep(60)"
+    environment = {**os.environ, **daemon.environment()}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        client.stdout.readline()
+        assert daemon.clients() == [client.pid]
+        with pytest.raises(MpsError, match=f"has clients: processes {client.pid}"):
+            daemon.stop()
+        assert daemon.alive
+        daemon.stop(even_with_clients=True)
+        assert not daemon.alive
+        assert client.poll() is None  # what is not the daemon's is not ended
+        client.kill()
+
+
+def test_a_daemon_that_was_killed_makes_room_for_the_next(fake_mps: Path) -> None:
+    first = start()
+    for process in first.processes:
+        os.kill(process, signal.SIGKILL)
+    assert gone(first.mark)
+    assert [d.alive for d in daemons()] == [False]
+    second = start()
+    assert second.alive
+    assert second.mark != first.mark
+    second.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["deaf", "old"])
+def test_a_daemon_that_does_not_quit_is_ended(
+    fake_mps: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps_guardian, "ASKED_S", 0.4)
+    monkeypatch.setattr(mps_guardian, "CLIENTS_S", 0)
+    if fault == "deaf":
+        daemon = start()
+        # one that no longer does what it is told: stopped, as if it hung
+        for process in daemon.processes:
+            os.kill(process, signal.SIGSTOP)
+    else:
+        monkeypatch.setenv("FAKE_MPS", fault)
+        daemon = start()
+    daemon.stop(even_with_clients=True)
+    assert mps_guardian.marked(daemon.mark) == []
+    assert not daemon.folder.exists()
+
+
+def test_somebody_elses_daemon_is_reported_and_left_alone(fake_mps: Path, fake_control: Path) -> None:
+    theirs = fake_mps.parent / "theirs"
+    theirs.mkdir()
+    environment = {
+        **os.environ,
+        "CUDA_MPS_PIPE_DIRECTORY": str(theirs),
+        "CUDA_MPS_LOG_DIRECTORY": str(theirs),
+    }
+    subprocess.run([fake_control, "-d"], env=environment, check=True)
+    try:
+        (found,) = foreign_daemons()
+        assert found.pipe == str(theirs)
+        assert found.process == int((theirs / "nvidia-cuda-mps-control.pid").read_text())
+        with pytest.raises(ForeignDaemonError, match=f"did not start: process {found.process} of user"):
+            start()
+        assert foreign_daemons() == [found]
+        assert daemons() == []
+    finally:
+        subprocess.run([fake_control], input=b"quit\n", env=environment, check=True)
+    assert foreign_daemons() == []
+
+
+def test_a_daemon_for_other_gpus_is_in_nobodys_way(fake_mps: Path, fake_control: Path) -> None:
+    theirs = fake_mps.parent / "theirs"
+    theirs.mkdir()
+    environment = {
+        **os.environ,
+        "CUDA_MPS_PIPE_DIRECTORY": str(theirs),
+        "CUDA_MPS_LOG_DIRECTORY": str(theirs),
+    }
+    environment["CUDA_VISIBLE_DEVICES"] = "GPU-ffffffff"
+    subprocess.run([fake_control, "-d"], env=environment, check=True)
+    try:
+        with mps() as daemon:
+            assert foreign_daemons(daemon.gpu) == []
+            assert [f.visible for f in foreign_daemons()] == ["GPU-ffffffff"]
+    finally:
+        subprocess.run([fake_control], input=b"quit\n", env=environment, check=True)
+
+
+def test_no_control_program_is_said_with_what_to_do(
+    fake_mps: Path, fake_control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(MpsAbsentError, match=r"nvidia-cuda-mps-control is not installed.*Next: "):
+        start()
+
+
+def test_no_driver_and_no_gpu_are_told_apart(fake_mps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA", "none")
+    with pytest.raises(MpsAbsentError, match=r"CUDA sees no GPU here: cuInit failed .*100"):
+        start()
+    monkeypatch.delenv("FAKE_CUDA")
+    with pytest.raises(MpsAbsentError, match=r"there is no GPU 3.*0 to 0"):
+        start(3)
+
+
+def test_a_folder_that_cannot_be_used_is_refused(fake_mps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_mps.write_text("a file")
+    with pytest.raises(MpsAbsentError, match="is not a folder of this user"):
+        start()
+    monkeypatch.setenv("RLPROF_MPS_FOLDER", str(fake_mps.parent / ("long" * 20)))
+    with pytest.raises(MpsAbsentError, match="too long for the sockets"):
+        start()
+    fake_mps.unlink()
+
+
+def test_a_daemon_that_does_not_come_up_leaves_nothing(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MPS", "refuses")
+    with pytest.raises(MpsError, match="-d ended with 1: Failed to start MPS control daemon"):
+        start()
+    assert list(fake_mps.iterdir()) == []
+
+
+def test_the_client_limit_is_explained_and_the_daemon_ended(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MPS", "limit")
+    with pytest.raises(ClientLimitError, match=r"MAX_CLIENTS_REACHED \(808\).*its log: .*Next: end clients"):
+        start()
+    assert list(fake_mps.iterdir()) == []
+
+
+def test_percentages_without_effect_are_no_levels(fake_mps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA", "flat")
+    with mps() as daemon, pytest.raises(QuotaError, match="clients are not under MPS"):
+        probe_levels(daemon.gpu, daemon.environment(), step=50)
+
+
+def test_a_daemon_for_a_process_that_is_gone_is_not_started(fake_mps: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    with pytest.raises(MpsError, match=f"there is no process {process.pid}"):
+        start(owner=process.pid)
+    assert list(fake_mps.iterdir()) == []
