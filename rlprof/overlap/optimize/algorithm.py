@@ -1,0 +1,525 @@
+"""Algorithm 1 of Rose: rank windows, try what may run in them, combine what pays, validate, repeat.
+
+Nothing here touches a program: a `Workload` does, and measurements that a `Store` has are not made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rlprof.analysis.batch_time import BatchTimes
+from rlprof.analysis.trials import PairedComparison, Rule, compare, measure_paired
+from rlprof.errors import RlprofError, UsageError
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.legality import check
+from rlprof.overlap.memory import peak_memory_bytes
+from rlprof.overlap.optimize.combine import Combination, Item, combine
+from rlprof.overlap.optimize.comparison import ITERATIONS, Comparison, affected, comparison
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.search import Candidate, Found, search
+from rlprof.overlap.optimize.steps import Step
+from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.optimize.windows import TAU_ABS_S, TAU_REL_FRAC, Window, ranked, targets
+from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
+from rlprof.taskgraph.errors import RestoreError
+from rlprof.unavailable import Unavailable
+
+
+@dataclass(frozen=True)
+class Options:
+    """Inputs of the algorithm beside the program.
+
+    Parameters
+    ----------
+    targets, alternatives, rounds : int
+        K, L and R. The paper has K = 3 and R = 2.
+    epsilon : float
+        A round ends the search if it gains less than this share of the iteration.
+    tau_abs_s, tau_rel_frac : float
+        Least time of a window in an iteration: the smaller of the two.
+    groups : tuple of int
+        Numbers of parts to try.
+    iterations : int
+        Of a loop in a comparison.
+    local : Rule
+        When a local comparison ends.
+    validation : Rule
+        When a comparison of complete iterations ends; what must be gained is `epsilon`. With fewer pairs
+        than a decision needs, medians alone decide, as in the paper.
+    combinations : int
+        How many combinations are validated in a round before it is given up.
+    budget_s : float or None
+        No measurement is begun after so long.
+    memory_bytes : float or None
+        M; None: memory is not looked at.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of range.
+    """
+
+    targets: int = 3
+    alternatives: int = 2
+    rounds: int = 2
+    epsilon: float = 0.01
+    tau_abs_s: float = TAU_ABS_S
+    tau_rel_frac: float = TAU_REL_FRAC
+    groups: tuple[int, ...] = (2,)
+    iterations: int = ITERATIONS
+    local: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=9))
+    validation: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=8))
+    combinations: int = 1
+    budget_s: float | None = None
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "alternatives", "rounds", "iterations", "combinations"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}", hint="give a number from 1 on")
+        if not 0 < self.epsilon < 1:
+            raise UsageError(f"epsilon is {self.epsilon}", hint="give a share between 0 and 1")
+        if not self.groups or min(self.groups) < 2:
+            raise UsageError(f"groups are {self.groups}", hint="give numbers from 2 on")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as a JSON document."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of the graph at its start.
+    before, after : CallGraph
+        The graph at its start and at its end; equal if nothing was accepted.
+    validation : PairedComparison or None
+        Of complete iterations; None: there was nothing to validate.
+    """
+
+    profile: Profile
+    before: CallGraph
+    after: CallGraph
+    validation: PairedComparison | None
+
+    @property
+    def accepted(self) -> bool:
+        """A graph was accepted."""
+        return self.after is not self.before
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """What came out.
+
+    Parameters
+    ----------
+    native, graph : CallGraph
+        Before and after.
+    steps : tuple of Step
+        From one to the other.
+    rounds : tuple of Round
+        Those that were finished.
+    iterations : tuple of (str, Measurement)
+        All complete iterations that were trained here, with the hash of their graph.
+    total_s, retained_s : float
+        Wall time, and what of it was training that goes on.
+    ended : str
+        Why it ended.
+    stopped : bool
+        It was interrupted or its budget was spent: another call with the same store goes on.
+    batch_times : BatchTimes
+        Estimates of durations by batch size.
+    """
+
+    native: CallGraph
+    graph: CallGraph
+    steps: tuple[Step, ...]
+    rounds: tuple[Round, ...]
+    iterations: tuple[tuple[str, Measurement], ...]
+    total_s: float
+    retained_s: float
+    ended: str
+    stopped: bool
+    batch_times: BatchTimes
+
+    @property
+    def net_overhead_s(self) -> float:
+        """What the optimisation cost beside training."""
+        return max(0.0, self.total_s - self.retained_s)
+
+    @property
+    def gain_s(self) -> float:
+        """Gain in an iteration: the accepted rounds' together, in seconds."""
+        return sum(r.validation.gain_s for r in self.rounds if r.accepted and r.validation is not None)
+
+    @property
+    def paid_back_after(self) -> float | Unavailable:
+        """Iterations after which the net overhead has been gained."""
+        if self.gain_s <= 0:
+            return Unavailable("nothing was gained")
+        return self.net_overhead_s / self.gain_s
+
+
+class _Spent(Exception):
+    """The budget."""
+
+
+def optimize(
+    workload: Workload,
+    options: Options | None = None,
+    *,
+    log: DecisionLog | None = None,
+    store: Store | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Optimization:
+    """Find a faster graph for a program that trains.
+
+    Parameters
+    ----------
+    workload : Workload
+        The program.
+    options : Options, optional
+        K, L, R, eps, thresholds, limits.
+    log : DecisionLog, optional
+        Told of every decision.
+    store : Store, optional
+        Measurements of earlier calls: what is known under the workload's key is not measured again.
+    clock : callable, optional
+        Seconds.
+
+    Returns
+    -------
+    Optimization
+        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far.
+
+    Notes
+    -----
+    Specification A, section 7; Rose, Algorithm 1.
+    """
+    return _Run(workload, options or Options(), log or DecisionLog(), store or Store(), clock).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        workload: Workload,
+        options: Options,
+        log: DecisionLog,
+        store: Store,
+        clock: Callable[[], float],
+    ) -> None:
+        self.workload, self.options, self.log, self.store, self.clock = workload, options, log, store, clock
+        self.started = clock()
+        self.native = self.graph = workload.native
+        self.steps: tuple[Step, ...] = ()
+        self.rounds: list[Round] = []
+        self.iterations: list[tuple[str, Measurement]] = []
+        self.times = BatchTimes()
+
+    def run(self) -> Optimization:
+        stopped = False
+        self.log.add(
+            "started",
+            region=self.native.region,
+            calls=len(self.native),
+            graph=self.native.hash,
+            options=self.options.to_dict(),
+        )
+        try:
+            ended = self._rounds()
+        except _Spent:
+            ended, stopped = f"the budget of {self.options.budget_s:g} s is spent", True
+        except KeyboardInterrupt:
+            ended, stopped = "interrupted", True
+        self.log.add(
+            "ended", reason=ended, stopped=stopped, graph=self.graph.hash, steps=[str(s) for s in self.steps]
+        )
+        return Optimization(
+            native=self.native,
+            graph=self.graph,
+            steps=self.steps,
+            rounds=tuple(self.rounds),
+            iterations=tuple(self.iterations),
+            total_s=self.clock() - self.started,
+            retained_s=sum(m.time_s for _, m in self.iterations),
+            ended=ended,
+            stopped=stopped,
+            batch_times=self.times,
+        )
+
+    def _rounds(self) -> str:
+        for number in range(1, self.options.rounds + 1):
+            before = self.graph
+            profile = self._profile()
+            chosen = self._rank(number, profile)
+            items = [item for window in chosen for item in self._try(number, window, profile)]
+            accepted, validation = self._accept(number, items)
+            self.rounds.append(Round(profile, before, self.graph, validation))
+            if not accepted:
+                return f"round {number} found nothing that pays"
+        return f"all {self.options.rounds} rounds are done"
+
+    # ranking -----------------------------------------------------------------------------------------------
+
+    def _profile(self) -> Profile:
+        key = key_of(self.workload.key, "profile", self.graph.hash)
+        known = self.store.get(key)
+        if known is not None:
+            profile = Profile.from_dict(known)
+        else:
+            self._check_budget()
+            profile = self.workload.profile(self.graph)
+            self.iterations.append((self.graph.hash, profile.measurement))
+            self.store.put(key, "profile", profile.to_dict())
+        for node, batch, duration_s in profile.alone:
+            self.times = self.times.with_observation(node, batch, duration_s)
+        return profile
+
+    def _rank(self, number: int, profile: Profile) -> tuple[Window, ...]:
+        whole = next((w for w in profile.windows if w.node == self.native.region), None)
+        least_s = self.options.tau_abs_s
+        if whole is not None:
+            least_s = min(least_s, self.options.tau_rel_frac * whole.total_s)
+        windows = ranked(replace(w, eligible=w.total_s >= least_s) for w in profile.windows)
+        chosen = targets(windows, self.native.region, self.options.targets)
+        self.log.add(
+            "ranking",
+            round=number,
+            time_s=profile.measurement.time_s,
+            source=profile.source,
+            windows=[w.to_dict() for w in windows],
+            targets=[w.node for w in chosen],
+        )
+        return chosen
+
+    # candidates and local trials ---------------------------------------------------------------------------
+
+    def _try(self, number: int, window: Window, profile: Profile) -> list[Item]:
+        found = search(
+            self.graph,
+            window.node,
+            {w.node: w.mean_s for w in profile.windows},
+            estimate=self.times.share,
+            groups=self.options.groups,
+            check=self._memory,
+        )
+        kept = found.best(self.options.alternatives)
+        self._log_candidates(number, window, found, kept)
+        if not kept:
+            return []
+        paths = dict.fromkeys([window.node])
+        for candidate in kept:
+            paths.update(dict.fromkeys([candidate.partner, *affected(candidate.steps)]))
+        graphs = [c.graph for c in kept]
+        work = comparison(self.native, [self.graph, *graphs], paths, iterations=self.options.iterations)
+        results = self._compare(number, window, work, kept)
+        return [
+            Item(window.node, c.steps, r.gain_s * work.windows, work.origins)
+            for c, r in zip(kept, results, strict=True)
+            if r is not None and r.decision == "better"
+        ]
+
+    def _log_candidates(self, number: int, window: Window, found: Found, kept: Sequence[Candidate]) -> None:
+        shown = [
+            {
+                "steps": c.name,
+                "partner": c.partner,
+                "delta_s": c.delta_s,
+                "partner_s": c.partner_s,
+                "guess": c.guess,
+                "graph": c.graph.hash,
+                "kept": c in kept,
+            }
+            for c in found.candidates
+        ]
+        refused = [{"steps": r.name, "reason": r.reason} for r in found.refused]
+        self.log.add("candidates", round=number, target=window.node, candidates=shown, refused=refused)
+
+    def _memory(self, graph: CallGraph) -> str | None:
+        limit, known = self.options.memory_bytes, self.workload.call_bytes()
+        if limit is None or known is None:
+            return None
+        peak = peak_memory_bytes(graph, known)
+        if isinstance(peak, Unavailable):
+            return f"L7: whether {limit:.3g} bytes suffice is not known: {peak.reason}"
+        return f"L7: up to {peak:.3g} bytes are held at once, of {limit:.3g}" if peak > limit else None
+
+    def _compare(
+        self, number: int, window: Window, work: Comparison, kept: Sequence[Candidate]
+    ) -> list[PairedComparison | None]:
+        keys = [key_of(self.workload.key, "local", self.graph.hash, c.graph.hash, work.origins) for c in kept]
+        known = [self.store.get(key) for key in keys]
+        results: list[PairedComparison | None] = []
+        if all(k is not None for k in known):
+            for candidate, document in zip(kept, known, strict=True):
+                results.append(_from_document(document or {}, self.options.local))
+                self._log_compared(number, window, work, candidate, results[-1], reused=True)
+            return results
+        self._check_budget()
+        try:
+            with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
+                for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
+                    if document is not None:
+                        results.append(_from_document(document, self.options.local))
+                        self._log_compared(number, window, work, candidate, results[-1], reused=True)
+                        continue
+                    self._check_budget()
+                    result = self._measure(number, window, candidate, trials[0], trial)
+                    results.append(result)
+                    if result is not None:
+                        self._keep(key, "local", result, self.options.local)
+                        self._log_compared(number, window, work, candidate, result)
+        except RestoreError:
+            raise
+        except RlprofError as error:
+            reason = f"the comparison cannot be prepared: {error.what}"
+            for candidate in kept[len(results) :]:
+                self.log.add(
+                    "not measured", round=number, target=window.node, steps=candidate.name, reason=reason
+                )
+        return [*results, *[None] * (len(kept) - len(results))]
+
+    def _measure(
+        self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial
+    ) -> PairedComparison | None:
+        rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
+        try:
+            reference.run()  # what runs for the first time is slower
+            trial.run()
+            return measure_paired(reference.run, trial.run, rule, clock=self.clock)
+        except RestoreError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.log.add(
+                "not measured", round=number, target=window.node, steps=candidate.name, reason=reason
+            )
+            return None
+
+    def _log_compared(
+        self,
+        number: int,
+        window: Window,
+        work: Comparison,
+        candidate: Candidate,
+        result: PairedComparison | None,
+        *,
+        reused: bool = False,
+    ) -> None:
+        if result is None:
+            return
+        outcome = "kept" if result.decision == "better" else "dropped"
+        self.log.add(
+            "compared",
+            round=number,
+            target=window.node,
+            steps=candidate.name,
+            comparison=str(work),
+            windows=work.windows,
+            result=result.to_dict(),
+            outcome=outcome,
+            reused=reused,
+        )
+
+    # combination and validation ----------------------------------------------------------------------------
+
+    def _accept(self, number: int, items: Sequence[Item]) -> tuple[bool, PairedComparison | None]:
+        refused: list[dict[str, str]] = []
+
+        def told(item: Item, others: Sequence[Item], reason: str) -> None:
+            named = " and ".join("; ".join(map(str, o.steps)) for o in others) or "the graph"
+            refused.append({"steps": "; ".join(map(str, item.steps)), "others": named, "reason": reason})
+
+        made = combine(self.graph, items, refused=told)
+        shown: list[dict[str, Any]] = []
+        fitting: list[Combination] = []
+        for one in made:
+            reason = self._invalid(one) if len(fitting) < self.options.combinations else None
+            if reason is None:
+                fitting.append(one)
+            steps = "; ".join(map(str, one.steps))
+            shown.append({"steps": steps, "gain_s": one.gain_s, "graph": one.graph.hash, "reason": reason})
+        self.log.add("combined", round=number, combinations=shown, refused=refused)
+        result: PairedComparison | None = None
+        for one in fitting[: self.options.combinations]:
+            result, reused = self._validate(one.graph)
+            accepted = self._pays(result)
+            outcome = "accepted" if accepted else "not accepted"
+            self.log.add(
+                "validated",
+                round=number,
+                steps=[str(s) for s in one.steps],
+                graph=one.graph.hash,
+                result=result.to_dict(),
+                outcome=outcome,
+                reused=reused,
+            )
+            if accepted:
+                self.graph, self.steps = one.graph, (*self.steps, *one.steps)
+                return True, result
+        return False, result
+
+    def _invalid(self, one: Combination) -> str | None:
+        refusals = check(self.native, one.graph)
+        if refusals:
+            return str(refusals[0])
+        return self._memory(one.graph) or self.workload.check(one.graph)
+
+    def _validate(self, graph: CallGraph) -> tuple[PairedComparison, bool]:
+        """Compare complete iterations, each of which is training that goes on."""
+        rule = replace(self.options.validation, least_gain_frac=self.options.epsilon)
+        key = key_of(self.workload.key, "complete", self.graph.hash, graph.hash)
+        known = self.store.get(key)
+        if known is not None:
+            return _from_document(known, rule), True
+        self._check_budget()
+        present = None if self.graph is self.native else self.graph
+        left = replace(rule, budget_s=self._left(rule.budget_s))
+
+        def run(which: CallGraph | None) -> float:
+            measured = self.workload.iteration(which)
+            self.iterations.append(((which or self.native).hash, measured))
+            return measured.time_s
+
+        result = measure_paired(lambda: run(present), lambda: run(graph), left, clock=self.clock)
+        self._keep(key, "complete", result, rule)
+        return result, False
+
+    def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule) -> None:
+        """Keep a comparison that ended by itself; one that the budget cut short is made again."""
+        if result.settled or len(result.pairs) >= rule.most_pairs:
+            self.store.put(key, kind, result.to_dict())
+
+    def _pays(self, result: PairedComparison) -> bool:
+        """The gain is clear; with too few pairs for that, the medians differ by eps (as in the paper)."""
+        least = self.options.validation.least_pairs
+        if least is not None and least <= self.options.validation.most_pairs:
+            return result.decision == "better"
+        return result.candidate.median_s < (1 - self.options.epsilon) * result.reference.median_s
+
+    # budget ------------------------------------------------------------------------------------------------
+
+    def _left(self, own_s: float | None) -> float | None:
+        budget = self.options.budget_s
+        if budget is None:
+            return own_s
+        left = max(0.0, budget - (self.clock() - self.started))
+        return left if own_s is None else min(left, own_s)
+
+    def _check_budget(self) -> None:
+        if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
+            raise _Spent
+
+
+def _from_document(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
+    pairs = [(float(a), float(b)) for a, b in document["pairs"]]
+    found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
+    return replace(found, reason=str(document.get("reason", "")))

@@ -1,0 +1,170 @@
+"""What the optimiser decided and why: one JSON document a line, and the same for people to read."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlprof.errors import OutputError
+
+Entry = dict[str, Any]
+#: Paths of nodes and ids of calls.
+_PATH = re.compile(r"[A-Za-z_][\w#]*(?:\[\d+\])?(?:/[A-Za-z_][\w#]*(?:\[\d+\])?(?:@\d+)?)+")
+
+
+class DecisionLog:
+    """Entries in the order in which they were made.
+
+    Parameters
+    ----------
+    path : pathlib.Path, optional
+        A file to which each entry is appended at once.
+    listen : callable, optional
+        Told every line for people.
+    clock : callable, optional
+        Seconds.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        listen: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.entries: list[Entry] = []
+        self._path, self._listen, self._clock, self._start = path, listen, clock, clock()
+
+    def add(self, what: str, **facts: Any) -> None:
+        """Add an entry."""
+        entry: Entry = {"at_s": round(self._clock() - self._start, 3), "what": what, **facts}
+        self.entries.append(entry)
+        if self._path is not None:
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            except OSError as error:
+                raise OutputError(f"cannot be written ({error.strerror})", where=self._path) from error
+        if self._listen is not None:
+            for line in lines(entry):
+                self._listen(line)
+
+    def text(self) -> str:
+        """All entries for people."""
+        return text(self.entries)
+
+
+def text(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Entries for people, a line or a few each."""
+    return "\n".join(line for entry in entries for line in lines(entry)) + "\n"
+
+
+def lines(entry: Mapping[str, Any]) -> list[str]:
+    """One entry for people; of paths their last part, of calls what tells them apart."""
+    made = _WORDS.get(entry["what"])
+    return [str(dict(entry))] if made is None else [_PATH.sub(_name, line) for line in made(entry)]
+
+
+def _name(found: re.Match[str]) -> str:
+    steps = found[0].split("/")
+    first = next((i for i, part in enumerate(steps) if "[" in part), len(steps) - 1)
+    return "/".join(steps[first:])
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value * 1e3:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+
+
+def _percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0%}"
+
+
+def _started(e: Mapping[str, Any]) -> list[str]:
+    o = e["options"]
+    return [
+        f"{e['calls']} calls in {e['region']}; K={o['targets']} targets, L={o['alternatives']} alternatives,"
+        f" R={o['rounds']} rounds, eps={o['epsilon']}"
+    ]
+
+
+def _ranking(e: Mapping[str, Any]) -> list[str]:
+    found = [f"round {e['round']}: one iteration profiled, {_seconds(e['time_s'])}; activity: {e['source']}"]
+    for w in e["windows"]:
+        found.append(
+            f"  {w['rank'] or '-':>2} {w['node']}: {_seconds(w['total_s'])}, activity"
+            f" {_percent(w['sm_activity'])}, score {_seconds(w['score_s'])}"
+        )
+    names = ", ".join(e["targets"]) or "none"
+    return [*found, f"  targets: {names}"]
+
+
+def _candidates(e: Mapping[str, Any]) -> list[str]:
+    found = [f"round {e['round']}, {e['target']}:"]
+    for c in e["candidates"]:
+        kept = "tried" if c["kept"] else "not tried, others come first"
+        guess = " (a guess)" if c["guess"] else ""
+        found.append(
+            f"  {c['steps']}: {c['partner']} beside it, difference {_seconds(c['delta_s'])}{guess}; {kept}"
+        )
+    found += [f"  {r['steps']}: refused, {r['reason']}" for r in e["refused"]]
+    if not e["candidates"]:
+        found.append("  nothing may run in this window")
+    return found
+
+
+def _compared(e: Mapping[str, Any]) -> list[str]:
+    c = e["result"]
+    again = " (measured before)" if e.get("reused") else ""
+    return [
+        f"  {e['steps']}: {_seconds(c['reference']['median_s'])} -> {_seconds(c['candidate']['median_s'])} on"
+        f" {e['comparison']}: {c['decision']}, {c['gain_frac']:+.1%}, {c['reason']}{again}; {e['outcome']}"
+    ]
+
+
+def _failed(e: Mapping[str, Any]) -> list[str]:
+    return [f"  {e['steps']}: not measured, {e['reason']}"]
+
+
+def _combined(e: Mapping[str, Any]) -> list[str]:
+    found = [f"round {e['round']}: {len(e['combinations'])} combinations"]
+    for c in e["combinations"]:
+        note = f"; {c['reason']}" if c.get("reason") else ""
+        found.append(f"  {c['steps']}: estimated gain {_seconds(c['gain_s'])} an iteration{note}")
+    found += [f"  {r['steps']} cannot join {r['others']}: {r['reason']}" for r in e["refused"]]
+    return found
+
+
+def _validated(e: Mapping[str, Any]) -> list[str]:
+    c = e["result"]
+    again = " (measured before)" if e.get("reused") else ""
+    return [
+        f"round {e['round']}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
+        f" {_seconds(c['candidate']['median_s'])} ({c['gain_frac']:+.1%}, {len(c['pairs'])} pairs,"
+        f" {c['reason']}){again}: {e['outcome']}"
+    ]
+
+
+def _ended(e: Mapping[str, Any]) -> list[str]:
+    return [f"{e['reason']}; {len(e['steps'])} steps kept" + "".join(f"\n  {s}" for s in e["steps"])]
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "started": _started,
+    "ranking": _ranking,
+    "candidates": _candidates,
+    "compared": _compared,
+    "not measured": _failed,
+    "combined": _combined,
+    "validated": _validated,
+    "ended": _ended,
+}

@@ -1,0 +1,362 @@
+"""Candidates for a window: what may run in it, in the order of specification A, section 6, with refusals.
+
+Only legality, memory and estimates are looked at here; what pays is measured later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize.steps import Step, derive, step
+from rlprof.overlap.transforms.common import beside
+
+#: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
+Estimate = Callable[[str, float], "tuple[float, bool] | None"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that may run in a window.
+
+    Parameters
+    ----------
+    target : str
+        The node whose window it is (v).
+    partner : str
+        The node that is to run beside it (w).
+    steps : tuple of Step
+        How.
+    graph : CallGraph
+        The complete graph with it.
+    delta_s : float or None
+        ``|T(v) - That(w)|``; None: a duration is not known.
+    partner_s : float or None
+        That: duration of the partner after any split.
+    guess : bool
+        That was not measured at this batch size.
+    order : int
+        Place in the search.
+    """
+
+    target: str
+    partner: str
+    steps: tuple[Step, ...]
+    graph: CallGraph
+    delta_s: float | None
+    partner_s: float | None
+    guess: bool
+    order: int
+
+    @property
+    def name(self) -> str:
+        """The steps in words."""
+        return "; ".join(map(str, self.steps))
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something that may not, and why.
+
+    Parameters
+    ----------
+    target : str
+        The node whose window it is.
+    name : str
+        What was tried, in words.
+    reason : str
+        Rule and dependency, boundary or missing declaration.
+    """
+
+    target: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of a search.
+
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        In the order of the search.
+    refused : tuple of Refused
+        Likewise.
+    """
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+
+    def best(self, most: int) -> tuple[Candidate, ...]:
+        """The first `most` by delta; ties, and those of unknown delta at the end, in the order of the search."""
+        return tuple(
+            sorted(
+                self.candidates,
+                key=lambda c: (c.delta_s is None, 0.0 if c.delta_s is None else round(c.delta_s, 9), c.order),
+            )[:most]
+        )
+
+
+def search(
+    graph: CallGraph,
+    target: str,
+    durations_s: Mapping[str, float],
+    *,
+    estimate: Estimate | None = None,
+    groups: Sequence[int] = (2,),
+    check: Callable[[CallGraph], str | None] | None = None,
+) -> Found:
+    """Search candidates for a window.
+
+    Parameters
+    ----------
+    graph : CallGraph
+        The present complete graph.
+    target : str
+        Node v.
+    durations_s : mapping of str to float
+        T by node: mean duration of an invocation.
+    estimate : callable, optional
+        Gives That of a node and the share of its batch that is left; by default T times the share, a guess.
+    groups : sequence of int
+        Numbers of parts to split into.
+    check : callable, optional
+        Says why a legal graph cannot be used all the same (memory); None: it can.
+
+    Returns
+    -------
+    Found
+    """
+    return _Search(graph, target, durations_s, estimate, tuple(groups), check).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        graph: CallGraph,
+        target: str,
+        durations_s: Mapping[str, float],
+        estimate: Estimate | None,
+        groups: tuple[int, ...],
+        check: Callable[[CallGraph], str | None] | None,
+    ) -> None:
+        self.graph, self.target, self.durations_s = graph, target, durations_s
+        self.estimate, self.groups, self.check = estimate, groups, check
+        self.candidates: list[Candidate] = []
+        self.refused: list[Refused] = []
+        self.seen: set[tuple[Step, ...]] = set()
+        self.own = _workers(graph, target)
+
+    def run(self) -> Found:
+        node = self.target
+        while (parent := self._parent(node)) is not None and not self.candidates:
+            if self.graph.nodes[parent].kind == "loop":
+                self._in_loop(node, parent)
+            else:
+                self._in_plain(node, parent)
+            node = parent
+        return Found(tuple(self.candidates), tuple(self.refused))
+
+    def _parent(self, node: str) -> str | None:
+        """Nearest node around, up to the region."""
+        return None if node == self.graph.region else self.graph.nodes[node].parent
+
+    def _in_loop(self, node: str, loop: str) -> None:
+        """The parent is a loop: split and interleave, then the graph around the loop."""
+        inside = self._partners(self._internal(loop), node)
+        marked = loop != self.graph.region
+        if inside and marked:
+            for around in self._loops_around(loop):
+                self._temporal(around, inside)
+            self._spatial(loop, inside)
+        above = self._parent(loop) if marked else None
+        if above is not None:
+            self._around(loop, above, inside)
+        self._training()
+        if not marked:
+            self._moves(node, loop, self._internal(loop))
+
+    def _in_plain(self, node: str, parent: str) -> None:
+        """Can it move itself? Then the others beside it."""
+        self._moves(node, parent, self._internal(parent))
+
+    def _moves(self, node: str, parent: str, items: list[str]) -> None:
+        for partner in self._partners(items, node):
+            for moved in (node, partner):
+                self._try((step("rewire", moved, stream="own"),), partner, 1)
+
+    def _temporal(self, loop: str, partners: list[str]) -> None:
+        for groups in self.groups:
+            steps = (step("split_temporal", loop, groups=groups), step("interleave", loop))
+            self._try(steps, self._nearest(partners, 1), 1)
+
+    def _spatial(self, loop: str, partners: list[str]) -> None:
+        for groups in self.groups:
+            steps = (step("split_spatial", loop, groups=groups), step("interleave", loop))
+            self._try(steps, self._nearest(partners, groups), groups)
+
+    def _around(self, loop: str, above: str, inside: list[str]) -> None:
+        """The graph around the loop: other loops that move, consumers to cut, nodes that can move."""
+        for item in self._internal(above):
+            if item == loop:
+                continue
+            spec = self.graph.nodes[item]
+            if spec.kind == "loop":
+                if _workers(self.graph, item).isdisjoint(self.own):
+                    self._try((step("rewire", item, stream="own"),), item, 1)
+            elif inside and self._consumes(item, loop) and self._splittable(item):
+                for groups in self.groups:
+                    self._try(
+                        (
+                            step("split_spatial", loop, groups=groups, downstream=(item,)),
+                            step("interleave", loop),
+                        ),
+                        self._nearest(inside, groups),
+                        groups,
+                    )
+            elif not self._splittable(item) and _workers(self.graph, item).isdisjoint(self.own):
+                self._try((step("rewire", item, stream="own"),), item, 1)
+        if inside and above != self.graph.region and len(self._internal(above)) > 1:
+            # all of it in parts: no part waits at the loop's ends for the others
+            for groups in self.groups:
+                steps = (step("split_spatial", above, groups=groups), step("interleave", above))
+                self._try(steps, self._nearest(inside, groups), groups)
+
+    def _training(self) -> None:
+        """Training on one rollout epoch beside the next (figure 9b), where v is in one of the two."""
+        for update in sorted(p for p, n in self.graph.nodes.items() if n.role == "update"):
+            if not self.graph.of_node(update):
+                continue
+            training = self._loops_above(update)
+            mine = any(_within(self.target, loop) or _within(loop, self.target) for loop in training)
+            around = self._loops_holding_loops() if mine else self._loops_above(self.target)
+            epochs = [loop for loop in around if not any(_related(loop, t) for t in training)]
+            for epoch in epochs:
+                known = len(self.refused)
+                for minibatches in training:
+                    one = step("train_beside_next_epoch", epoch, training=minibatches)
+                    self._try((one,), epoch if mine else minibatches, 1)
+                del self.refused[known + 1 :]  # the loops of training are refused for one reason
+
+    def _loops_holding_loops(self) -> list[str]:
+        loops = sorted({loop for call in self.graph.calls for loop, _ in call.indices})
+        return [loop for loop in loops if any(inner.startswith(loop + "/") for inner in loops)]
+
+    def _loops_above(self, path: str) -> list[str]:
+        """Loops around a node that the graph has iterations of, outermost first."""
+        calls = self.graph.below(path)
+        return [] if not calls else [loop for loop, _ in calls[0].indices if _within(path, loop)]
+
+    def _loops_around(self, loop: str) -> list[str]:
+        """A loop and those around it inside of the region, nearest first."""
+        return list(reversed(self._loops_above(loop)))
+
+    def _internal(self, path: str) -> list[str]:
+        """Nodes directly inside of a node, in order of their first call."""
+        depth = path.count("/") + 1
+        found: dict[str, None] = {}
+        for call in self.graph.below(path):
+            steps = call.node.split("/")
+            if len(steps) > depth:
+                found["/".join(steps[: depth + 1])] = None
+        return list(found)
+
+    def _partners(self, items: list[str], node: str) -> list[str]:
+        found = []
+        for item in items:
+            if item == node or _within(node, item):
+                continue
+            shared = sorted(_workers(self.graph, item) & self.own)
+            if shared:
+                reason = f"L5: both are of component worker {shared[0]}, which serves one call at a time"
+                self._refuse(f"{item} beside it", reason)
+            else:
+                found.append(item)
+        return found
+
+    def _consumes(self, item: str, loop: str) -> bool:
+        from rlprof.overlap.bindings import sources
+
+        inside = {call.id for call in self.graph.below(loop)}
+        return any(not inside.isdisjoint(sources(call.arguments)) for call in self.graph.below(item))
+
+    def _splittable(self, item: str) -> bool:
+        nodes = {call.node for call in self.graph.below(item)}
+        return all(self.graph.nodes[n].batch is not None and not self.graph.nodes[n].role for n in nodes)
+
+    def _nearest(self, partners: list[str], groups: int) -> str:
+        """The partner whose duration is nearest to the window."""
+        window = self.durations_s.get(self.target)
+
+        def distance(partner: str) -> float:
+            there = self._that(partner, groups)
+            return float("inf") if window is None or there is None else abs(window - there[0])
+
+        return min(partners, key=distance)
+
+    def _that(self, node: str, groups: int) -> tuple[float, bool] | None:
+        if self.estimate is not None and (found := self.estimate(node, 1 / groups)) is not None:
+            return found
+        duration = self.durations_s.get(node)
+        return None if duration is None else (duration / groups, groups > 1)
+
+    def _try(self, steps: tuple[Step, ...], partner: str, groups: int) -> None:
+        if steps in self.seen:
+            return
+        self.seen.add(steps)
+        name = "; ".join(map(str, steps))
+        try:
+            graph = derive(self.graph, steps)
+        except OverlapError as error:
+            self._refuse(name, error.what)
+            return
+        reason = self._useless(graph, partner) or (self.check(graph) if self.check is not None else None)
+        if reason is not None:
+            self._refuse(name, reason)
+            return
+        window, that = self.durations_s.get(self.target), self._that(partner, groups)
+        self.candidates.append(
+            Candidate(
+                target=self.target,
+                partner=partner,
+                steps=steps,
+                graph=graph,
+                delta_s=None if window is None or that is None else abs(window - that[0]),
+                partner_s=None if that is None else that[0],
+                guess=that is None or that[1],
+                order=len(self.candidates),
+            )
+        )
+
+    def _refuse(self, name: str, reason: str) -> None:
+        found = Refused(self.target, name, reason)
+        if found not in self.refused:
+            self.refused.append(found)
+
+    def _useless(self, graph: CallGraph, partner: str) -> str | None:
+        mine, theirs = graph.below(self.target), graph.below(partner)
+        if beside(graph, _few(mine), theirs) is None and beside(graph, mine, theirs) is None:
+            return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
+        return None
+
+
+def _few(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Some in the middle, which tell most of the time."""
+    middle = len(calls) // 2
+    return calls[middle : middle + 4]
+
+
+def _workers(graph: CallGraph, path: str) -> frozenset[str]:
+    found = (graph.nodes[call.node].component for call in graph.below(path))
+    return frozenset(worker for worker in found if worker)
+
+
+def _within(path: str, around: str) -> bool:
+    return path == around or path.startswith(around + "/")
+
+
+def _related(one: str, other: str) -> bool:
+    return _within(one, other) or _within(other, one)

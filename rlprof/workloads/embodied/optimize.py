@@ -1,0 +1,242 @@
+"""An embodied workload for the optimiser: what it trains, what trials may change, where it runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rlprof
+from rlprof.errors import RlprofError
+from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, ProgramCores, SampledDevice
+from rlprof.overlap.optimize.program import ProgramWorkload
+from rlprof.workloads.embodied.build import make_simulator, make_trainer
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import ConfigurationError, need
+from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.trainer import Trainer
+
+
+@dataclass
+class Embodied:
+    """A trainer that is being optimised.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        What trains.
+    wrapped : Wrapped
+        Its nodes.
+    workload : ProgramWorkload
+        As the optimiser sees it.
+    results : list of dict
+        What each iteration returned that the optimiser ran, without trajectories.
+    """
+
+    trainer: Trainer
+    wrapped: Wrapped
+    workload: ProgramWorkload
+    counter: Counter
+
+    @property
+    def iterations(self) -> int:
+        """Iterations trained so far, those of the recording included."""
+        return self.counter.step
+
+
+class Counter:
+    """Trains one iteration after another."""
+
+    def __init__(self, trainer: Trainer, first: int = 0) -> None:
+        self.trainer, self.step = trainer, first
+
+    def __call__(self) -> dict[str, Any]:
+        """One iteration."""
+        result = self.trainer.iteration(GlobalStep(self.step))
+        self.step += 1
+        return result
+
+
+@contextmanager
+def embodied(
+    config: Config,
+    out: Path,
+    *,
+    spares: int = 0,
+    activity: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Embodied]:
+    """Make a trainer, record two iterations of it, and give it as a workload; ends what it started.
+
+    Parameters
+    ----------
+    config : Config
+        What is trained; schedule ``colocated``.
+    out : pathlib.Path
+        Folder for files of a sampler, while it runs.
+    spares : int
+        Further simulators: copies of ENV, which let rollout epochs overlap.
+    activity : {"auto", "program", "host", "off"}
+        Where activity comes from: counters of the GPU that computes; without one the cores that this program
+        keeps busy (``program``), or all of the host's (``host``).
+    say : callable, optional
+        Told what is going on.
+
+    Raises
+    ------
+    ConfigurationError
+        If the schedule is none that is wrapped as nodes.
+    WorkloadError
+        If a part cannot be made.
+    """
+    if config.schedule != "colocated":
+        raise ConfigurationError(
+            f"the schedule {config.schedule} is no program of nodes", hint="optimise --schedule colocated"
+        )
+    torch = need("torch", why="a policy")
+    cuda = config.device.startswith("cuda")
+    if not cuda:
+        torch.set_num_threads(1)
+    with ExitStack() as stack:
+        say("starting simulators and policy")
+        trainer = make_trainer(config)
+        stack.callback(trainer.env.simulator.close)
+        further = []
+        for _ in range(spares):
+            further.append(make_simulator(config))
+            stack.callback(further[-1].close)
+        wrapped = wrap_trainer(trainer, further)
+        stack.callback(wrapped.unwrap)
+        train = Counter(trainer)
+        say("recording two iterations")
+        recording = wrapped.program.record(
+            wrapped.nodes["iteration"], runs=2, run=lambda: [train() for _ in range(2)]
+        )
+        source = _activity(config, out, activity, trainer, further)
+        stack.callback(source.close)
+
+        def synchronise() -> None:
+            if cuda:
+                torch.cuda.synchronize(config.device)
+
+        workload = ProgramWorkload(
+            wrapped.program,
+            recording,
+            train,
+            key=key_of(config),
+            states=restorables(trainer),
+            arguments=lambda: ((GlobalStep(train.step),), {}),
+            activity=source,
+            synchronise=synchronise,
+        )
+        yield Embodied(trainer, wrapped, workload, train)
+
+
+def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further: list[Any]) -> ActivitySource:
+    if wanted == "off":
+        return NoActivity("not asked for")
+    if wanted == "program" or (wanted == "auto" and not config.device.startswith("cuda")):
+        simulators = [trainer.env.simulator, *further]
+
+        def processes() -> list[int]:
+            return [pid for s in simulators for pid in getattr(s, "process_ids", ())]
+
+        return ProgramCores(processes)
+    device = int(config.device.partition(":")[2] or 0) if wanted == "auto" else None
+    try:
+        return SampledDevice(out, device)
+    except RlprofError as error:
+        return NoActivity(error.what)
+
+
+class Restored:
+    """Something with a ``state_dict`` as state of a trial, and numbers that belong to it."""
+
+    def __init__(self, obj: Any, numbers: Mapping[str, Any] | None = None) -> None:
+        self._obj, self._numbers = obj, dict(numbers or {})
+
+    def snapshot(self) -> Any:
+        """Return a copy of everything."""
+        numbers = {name: getattr(owner, name) for name, owner in self._numbers.items()}
+        return _copied(self._obj.state_dict()), numbers
+
+    def restore(self, snapshot: Any) -> None:
+        """Put it back, in place."""
+        state, numbers = snapshot
+        self._obj.load_state_dict(_copied(state))
+        for name, value in numbers.items():
+            setattr(self._numbers[name], name, value)
+
+
+class RestoredWeights:
+    """Weights of a policy, and copies of 32 bits that are trained in their place."""
+
+    def __init__(self, policy: Any, copies: list[Any], numbers: Mapping[str, Any]) -> None:
+        self._policy, self._copies, self._numbers = policy, copies, dict(numbers)
+
+    def snapshot(self) -> Any:
+        """Return a copy of everything."""
+        numbers = {name: getattr(owner, name) for name, owner in self._numbers.items()}
+        return _copied(self._policy.state_dict()), [c.detach().clone() for c in self._copies], numbers
+
+    def restore(self, snapshot: Any) -> None:
+        """Put it back, in place."""
+        weights, copies, numbers = snapshot
+        for name, tensor in self._policy.state_dict().items():
+            tensor.copy_(weights[name])
+        for mine, kept in zip(self._copies, copies, strict=True):
+            mine.data.copy_(kept)
+        for name, value in numbers.items():
+            setattr(self._numbers[name], name, value)
+
+
+def restorables(trainer: Trainer) -> dict[str, Any]:
+    """What trials may change, by the name of the state."""
+    return {
+        "ENV": Restored(trainer.env.simulator),
+        "W": RestoredWeights(trainer.rollout.policy, [], {"version": trainer.rollout}),
+        "THETA": RestoredWeights(trainer.actor.policy, trainer.actor.copies(), {"updates": trainer.actor}),
+        "OPT": Restored(trainer.actor.optimizer),
+    }
+
+
+def _copied(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: _copied(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(v) for v in value)
+    return copy.copy(value)
+
+
+def key_of(config: Config) -> str:
+    """Program version and hardware: measurements of another key are not reused."""
+    facts = {"config": config.to_dict(), "rlprof": rlprof.__version__, **hardware(config)}
+    return sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def hardware(config: Config) -> dict[str, Any]:
+    """What a measurement depends on beside the program; no name of the machine."""
+    torch = need("torch", why="a policy")
+    found: dict[str, Any] = {
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": config.device,
+    }
+    if config.device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name(config.device)
+        found["cuda"] = torch.version.cuda
+    return found
