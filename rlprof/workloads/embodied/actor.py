@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from rlprof.workloads.embodied.contracts import (
     Trajectory,
 )
 from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.record import Watch
 
 
 class Actor:
@@ -70,6 +73,8 @@ class Actor:
             self.masters = [p.detach().float().clone() for p in self._trained]
         self.optimizer = self._torch.optim.Adam(self.masters, lr=learning_rate, eps=1e-5)
         self.updates = 0
+        #: Told of every optimiser step.
+        self.watch: Watch | None = None
 
     def minibatches(self, samples: int) -> int:
         """Optimiser steps in one pass over so many samples.
@@ -106,8 +111,11 @@ class Actor:
 
     def shuffle(self, batch: Batch, step: GlobalStep, part: int, update_epoch: int) -> Array:
         """Order of samples in one pass, shape (samples,)."""
-        key = (self.seed, "shuffle", step.index, part, update_epoch)
-        return noise.permutation(key, len(batch.log_prob))
+        return self.order(len(batch.log_prob), step, part, update_epoch)
+
+    def order(self, samples: int, step: GlobalStep, part: int, update_epoch: int) -> Array:
+        """Order of so many samples in one pass, shape (samples,)."""
+        return noise.permutation((self.seed, "shuffle", step.index, part, update_epoch), samples)
 
     def training_step(self, batch: Batch, order: Array, index: int) -> dict[str, float]:
         """One optimiser step on global batch `index`; what to log.
@@ -122,7 +130,7 @@ class Actor:
         parts = len(rows) // self.micro_batch
         for parameter in self._trained:
             parameter.grad = None
-        total: dict[str, float] = {}
+        logs: list[dict[str, Any]] = []
         try:
             for part in range(parts):
                 taken = rows[part * self.micro_batch : (part + 1) * self.micro_batch]
@@ -130,8 +138,7 @@ class Actor:
                 evaluation = self.policy.evaluate(micro.observation, micro.chain)
                 loss, log = self.algorithm.loss(evaluation, micro)
                 torch.autograd.backward(loss / parts)
-                for name, value in log.items():
-                    total[name] = total.get(name, 0.0) + float(value) / parts
+                logs.append(log)
         except torch.OutOfMemoryError as error:
             raise WorkloadError(
                 f"no memory for a micro batch of {self.micro_batch} samples", hint="use a smaller micro batch"
@@ -140,7 +147,7 @@ class Actor:
             if master is not parameter:
                 master.grad = None if parameter.grad is None else parameter.grad.float()
         norm = torch.nn.utils.clip_grad_norm_(self.masters, self.grad_clip)
-        total["grad_norm"] = float(norm)
+        total = self._numbers(logs, norm)
         if not math.isfinite(total["grad_norm"]):
             raise WorkloadError(
                 f"the gradient of update {self.updates} is not finite",
@@ -148,8 +155,18 @@ class Actor:
             )
         self.optimizer.step()
         self._publish()
+        if self.watch is not None:
+            self.watch.trained(batch, rows, self.updates)
         self.updates += 1
         return total
+
+    def _numbers(self, logs: list[dict[str, Any]], norm: Any) -> dict[str, float]:
+        """Means of what was logged, and the norm of the gradient: the device is waited for once."""
+        tensors = [value.float().reshape(()) for log in logs for value in log.values()]
+        numbers = self._torch.stack([*tensors, norm.float().reshape(())]).tolist()
+        names = list(logs[0])
+        total = {name: sum(numbers[k : -1 : len(names)]) / len(logs) for k, name in enumerate(names)}
+        return {**total, "grad_norm": numbers[-1]}
 
     def _publish(self) -> None:
         """Round the copies into the weights."""

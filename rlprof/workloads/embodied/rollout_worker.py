@@ -10,6 +10,7 @@ from rlprof.workloads.embodied.env_worker import told
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.actor import Actor
+    from rlprof.workloads.embodied.record import Watch
 
 
 class RolloutWorker:
@@ -26,12 +27,15 @@ class RolloutWorker:
         Updates that its weights have seen.
     denoise : callable
         Marks the loop over denoise steps.
+    watch : Watch or None
+        Told of every answer (`rlprof.workloads.embodied.record`).
     """
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
         self.version = 0
         self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
+        self.watch: Watch | None = None
 
     def sync_model_from_actor(self, actor: Actor) -> None:
         """Take the weights of the actor."""
@@ -52,6 +56,8 @@ class RolloutWorker:
         for index in self.denoise(range(policy.spec.denoise_steps)):
             points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
         answer: PolicyOutput = policy.decode(tuple(points), prefix, noise)
+        if self.watch is not None:
+            self.watch.predicted(answer, epoch, chunk, samples, self.version)
         return answer
 
     def predict_values(
@@ -61,6 +67,8 @@ class RolloutWorker:
         policy = self.policy
         noise = type(policy).noise(policy, observation, step, epoch, chunk, samples)
         value: Floats = policy.act(observation, noise).value
+        if self.watch is not None:
+            self.watch.valued(value, epoch, chunk, samples, self.version)
         return value
 
     def offload(self, device: str = "cpu") -> None:

@@ -7,11 +7,11 @@ import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlprof.errors import OutputError
 from rlprof.progress import Progress, silent
-from rlprof.workloads.embodied import checkpoint, metrics
+from rlprof.workloads.embodied import checkpoint, metrics, record
 from rlprof.workloads.embodied.activity import Activity, Span
 from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config
@@ -28,7 +28,8 @@ class RunSummary:
     Parameters
     ----------
     out : pathlib.Path
-        Its folder: ``config.json``, ``metrics.jsonl``, ``checkpoint.pt``.
+        Its folder: ``config.json``, ``metrics.jsonl``, ``semantic_record.jsonl``,
+        ``checkpoint.pt``.
     iterations : int
         Done in all.
     rows : tuple of dict
@@ -99,7 +100,9 @@ def run(
         stack.callback(trainer.env.simulator.close)
         _prepare(out, config, resume=resume)  # only now: a run that cannot start replaces nothing
         done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
-        metrics.cut(out / metrics.NAME, done)
+        for name in (metrics.NAME, record.NAME):
+            metrics.cut(out / name, done)
+        seen = record.watch(trainer)
         driver = make_driver(trainer, config, done)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
@@ -108,30 +111,71 @@ def run(
         rows = metrics.Rows(out / metrics.NAME, sampler)
         stack.callback(rows.flush)
         for index in range(done, iterations):
-            row, spans = _iteration(trainer, driver, config, index)
-            rows.add(row, spans)
+            measured = measured_iteration(trainer, driver, config, seen, index)
+            rows.add(measured.row, measured.spans)
+            record.append(out / record.NAME, measured.record)
             if (index + 1) % checkpoint_every == 0 or index + 1 == iterations:
                 with driver.paused():
                     rows.flush()  # a checkpoint counts on the lines before it
                     checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
-            shown = f"iteration {index + 1}: success {row['success_frac']:.0%}"
+            shown = f"iteration {index + 1}: success {measured.row['success_frac']:.0%}"
             progress(shown, (index + 1) / iterations)
     return RunSummary(out, max(done, iterations), tuple(rows.written))
 
 
-def _iteration(
-    trainer: Trainer, driver: Driver, config: Config, index: int
-) -> tuple[dict[str, Any], dict[str, Span]]:
-    """Run an iteration; its row, and spans of the whole and of its phases."""
+class Measured(NamedTuple):
+    """An iteration that was run.
+
+    Parameters
+    ----------
+    row : dict
+        Its metrics, without activity.
+    spans : dict of str to Span
+        The whole (``"iteration"``) and its phases.
+    record : IterationRecord
+        What it did.
+    result : dict
+        Trajectories, and what training logs.
+    """
+
+    row: dict[str, Any]
+    spans: dict[str, Span]
+    record: record.IterationRecord
+    result: dict[str, Any]
+
+
+def measured_iteration(
+    trainer: Trainer, driver: Driver, config: Config, seen: record.Watch, index: int
+) -> Measured:
+    """Run an iteration under a driver and measure it.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        What is driven.
+    driver : Driver
+        Of the trainer.
+    config : Config
+        Of the run.
+    seen : Watch
+        Of the trainer.
+    index : int
+        Number of the iteration.
+    """
     gpu = need("torch", why="training").cuda if config.device.startswith("cuda") else None
     if gpu is not None:
         gpu.reset_peak_memory_stats(config.device)
+    version = trainer.actor.updates
     started_ns, processor = time.monotonic_ns(), time.process_time()
     result, phases, further = driver.iteration(GlobalStep(index))
     if gpu is not None:
         gpu.synchronize(config.device)  # the last optimiser step may still be at work
         further = {**further, "gpu_peak_bytes": gpu.max_memory_allocated(config.device)}
     whole = Span(started_ns, time.monotonic_ns())
+    done = seen.take(index)
+    if config.schedule != "async":  # what that one trains depends on timing
+        wanted = record.native(trainer, index, version)
+        further = {**further, "semantic_differences": record.differences(wanted, done)}
     row = {
         "iteration": index,
         "wall_s": whole.seconds,
@@ -146,7 +190,7 @@ def _iteration(
         **metrics.of_trajectories(result["trajectories"]),
         **metrics.of_training(result["training"]),
     }
-    return row, {"iteration": whole, **phases}
+    return Measured(row, {"iteration": whole, **phases}, done, result)
 
 
 def _limit_threads(config: Config) -> None:
@@ -159,7 +203,7 @@ def _prepare(out: Path, config: Config, *, resume: bool) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not resume:
-            for name in (metrics.NAME, checkpoint.NAME):
+            for name in (metrics.NAME, record.NAME, checkpoint.NAME):
                 (out / name).unlink(missing_ok=True)
             (out / "config.json").write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
     except OSError as error:

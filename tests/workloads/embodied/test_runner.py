@@ -37,18 +37,18 @@ def saved(out: Path) -> dict[str, Any]:
 def test_a_run_that_was_broken_off_goes_on_bit_for_bit(tmp_path, monkeypatch, options) -> None:
     config = small(**options)
     runner.run(config, tmp_path / "whole", 4, checkpoint_every=2)
-    iterate = runner._iteration
+    iterate = runner.measured_iteration
 
     def killed(*args: Any) -> Any:
         if args[-1] == 3:
             raise KeyboardInterrupt
         return iterate(*args)
 
-    monkeypatch.setattr(runner, "_iteration", killed)
+    monkeypatch.setattr(runner, "measured_iteration", killed)
     with pytest.raises(KeyboardInterrupt):
         runner.run(config, tmp_path / "broken", 4, checkpoint_every=2)
     assert len(losses(tmp_path / "broken")) == 3  # one more than the checkpoint knows
-    monkeypatch.setattr(runner, "_iteration", iterate)
+    monkeypatch.setattr(runner, "measured_iteration", iterate)
     summary = runner.run(config, tmp_path / "broken", 4, checkpoint_every=2, resume=True)
     assert [row["iteration"] for row in summary.rows] == [2, 3]
     assert losses(tmp_path / "broken") == losses(tmp_path / "whole")
@@ -88,18 +88,18 @@ def test_a_simulator_that_dies_leaves_the_last_checkpoint(tmp_path, monkeypatch)
     make = runner.make_trainer
     trainers = []
     monkeypatch.setattr(runner, "make_trainer", lambda c: trainers.append(make(c)) or trainers[-1])
-    iterate = runner._iteration
+    iterate = runner.measured_iteration
 
     def dies(*args: Any) -> Any:
         if args[-1] == 2:
             os.kill(trainers[-1].env.simulator.process_ids[1], signal.SIGKILL)
         return iterate(*args)
 
-    monkeypatch.setattr(runner, "_iteration", dies)
+    monkeypatch.setattr(runner, "measured_iteration", dies)
     with pytest.raises(SimulatorDiedError, match="SIGKILL during"):
         runner.run(config, tmp_path, 3, checkpoint_every=1)
     assert not any(Path(f"/proc/{p}").exists() for p in trainers[-1].env.simulator.process_ids)
-    monkeypatch.setattr(runner, "_iteration", iterate)
+    monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert saved(tmp_path)["iteration"] == 2
     assert len(runner.run(config, tmp_path, 3, resume=True).rows) == 1
 
@@ -117,7 +117,12 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch) -> Non
     with pytest.raises(CheckpointError, match="No space left"):
         checkpoint.save(tmp_path / checkpoint.NAME, trainer, {}, 5)
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.pt", "config.json", "metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "checkpoint.pt",
+        "config.json",
+        "metrics.jsonl",
+        "semantic_record.jsonl",
+    ]
 
 
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path) -> None:

@@ -1,0 +1,270 @@
+"""What an iteration did, whatever its bits: versions of weights, order of updates, contents of minibatches.
+
+Samples are told by the chain that their answer left: who answered which observation is seen where it is
+answered, and what a minibatch holds is looked up there. So a sample that came from elsewhere is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlprof.errors import OutputError
+from rlprof.workloads.embodied import noise
+from rlprof.workloads.embodied.contracts import (
+    Array,
+    Batch,
+    Floats,
+    GlobalStep,
+    PolicyOutput,
+    Samples,
+    Trajectory,
+)
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.trainer import Trainer
+
+NAME = "semantic_record.jsonl"
+#: A sample of the rollout: epoch, chunk, environment.
+Sample = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimiser step.
+
+    Parameters
+    ----------
+    number : int
+        Updates before it.
+    samples : str
+        SHA-256 of its samples (epoch, chunk, environment, version of the weights), in their order.
+    bits : str
+        SHA-256 of what they hold, images left out.
+    """
+
+    number: int
+    samples: str
+    bits: str
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """Of one iteration; two of equal `iteration` can be compared.
+
+    Parameters
+    ----------
+    iteration : int
+        Its number.
+    versions : dict of str to int
+        How many samples were answered, or valued, with which version of the weights: ``"predict 8"``.
+    uses : str
+        SHA-256 of which sample used which version, sorted.
+    updates : tuple of Update
+        In the order in which they were done.
+    """
+
+    iteration: int
+    versions: dict[str, int]
+    uses: str
+    updates: tuple[Update, ...] = field(default=())
+
+
+class Watch:
+    """Sees the calls of rollout worker and actor, and writes the record of each iteration.
+
+    Give it to `RolloutWorker.watch` and `Actor.watch`. Calls may come from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uses: list[tuple[str, Sample, int]] = []
+        self._answered: dict[bytes, tuple[Sample, int]] = {}
+        self._updates: list[Update] = []
+
+    def predicted(self, output: PolicyOutput, epoch: int, chunk: int, samples: Samples, version: int) -> None:
+        """Observations were answered."""
+        ids = [(epoch, chunk, int(k)) for k in noise.rows(len(output.chain), samples)]
+        with self._lock:
+            for sample, chain in zip(ids, output.chain, strict=True):
+                self._uses.append(("predict", sample, version))
+                self._answered[_digest([chain])] = (sample, version)
+
+    def valued(self, values: Floats, epoch: int, chunk: int, samples: Samples, version: int) -> None:
+        """Last observations were valued."""
+        with self._lock:
+            for k in noise.rows(len(values), samples):
+                self._uses.append(("values", (epoch, chunk, int(k)), version))
+
+    def trained(self, batch: Batch, rows: Array, number: int) -> None:
+        """An optimiser step was done on some rows of a batch."""
+        with self._lock:
+            found = [self._answered.get(_digest([chain])) for chain in batch.chain[rows]]
+        told = json.dumps(found).encode()
+        held = [batch.observation.state, batch.observation.task, *batch[1:]]
+        bits = _digest([a[rows] for a in held]).hex()
+        with self._lock:
+            self._updates.append(Update(number, hashlib.sha256(told).hexdigest(), bits))
+
+    def take(self, iteration: int) -> IterationRecord:
+        """Return the record since the last one, and begin a new one."""
+        with self._lock:
+            uses, self._uses = sorted(self._uses), []
+            updates, self._updates = tuple(self._updates), []
+            self._answered = {}
+        counts = Counter(f"{kind} {version}" for kind, _, version in uses)
+        told = hashlib.sha256(json.dumps(uses).encode()).hexdigest()
+        return IterationRecord(iteration, dict(counts), told, updates)
+
+
+def _digest(arrays: Iterable[Any]) -> bytes:
+    state = hashlib.sha256()
+    for array in arrays:
+        state.update(np.ascontiguousarray(array).tobytes())
+    return state.digest()
+
+
+def watch(trainer: Trainer) -> Watch:
+    """Have the workers of a trainer tell a new watch what they do."""
+    trainer.rollout.watch = trainer.actor.watch = seen = Watch()
+    return seen
+
+
+def native(trainer: Trainer, iteration: int, version: int) -> IterationRecord:
+    """Return what the plain loop does in an iteration, by its order alone; bits are empty.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Its sizes and seed.
+    iteration : int
+        Number of the iteration.
+    version : int
+        Updates before it: all of its answers use these weights.
+    """
+    envs, epochs, chunks = trainer.env.spec.envs, range(trainer.epochs), range(trainer.chunks)
+    uses = [("predict", (e, c, k), version) for e in epochs for c in chunks for k in range(envs)]
+    if trainer.actor.algorithm.uses_value:
+        uses += [("values", (e, trainer.chunks, k), version) for e in epochs for k in range(envs)]
+    parts = [list(epochs)] if trainer.parts == 1 else [[e] for e in epochs]
+    updates: list[Update] = []
+    size = trainer.actor.global_batch
+    for update_epoch in range(trainer.update_epochs):
+        for part, of in enumerate(parts):
+            samples = [((e, c, k), version) for e in of for c in chunks for k in range(envs)]
+            order = trainer.actor.order(len(samples), GlobalStep(iteration), part, update_epoch)
+            for m in range(trainer.minibatches):
+                told = json.dumps([samples[row] for row in order[m * size : (m + 1) * size]]).encode()
+                updates.append(Update(version + len(updates), hashlib.sha256(told).hexdigest(), ""))
+    counts = Counter(f"{kind} {v}" for kind, _, v in uses)
+    told = json.dumps(sorted(uses)).encode()
+    return IterationRecord(iteration, dict(counts), hashlib.sha256(told).hexdigest(), tuple(updates))
+
+
+def differences(wanted: IterationRecord, seen: IterationRecord, *, bits: bool = False) -> list[str]:
+    """Compare two records of one iteration exactly; a sentence for each difference.
+
+    Parameters
+    ----------
+    wanted, seen : IterationRecord
+        For example `native` and what a `Watch` saw.
+    bits : bool
+        Also compare what minibatches hold.
+    """
+    found = []
+    if wanted.iteration != seen.iteration:
+        found.append(f"iteration {seen.iteration} is compared with {wanted.iteration}")
+    if wanted.uses != seen.uses or wanted.versions != seen.versions:
+        found.append(f"versions of weights: {seen.versions} instead of {wanted.versions}, or other samples")
+    numbers = [[u.number for u in r.updates] for r in (wanted, seen)]
+    if numbers[0] != numbers[1]:
+        found.append(f"updates {numbers[1]} instead of {numbers[0]}")
+    for a, b in zip(wanted.updates, seen.updates, strict=False):
+        if a.samples != b.samples:
+            found.append(f"update {b.number} is of other samples, or in another order")
+        elif bits and a.bits != b.bits:
+            found.append(f"samples of update {b.number} hold other numbers")
+    return found
+
+
+def append(path: Path, record: IterationRecord) -> None:
+    """Add a line to a file of records.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
+    except OSError as error:
+        raise OutputError(f"the record cannot be written ({error.strerror})", where=path) from error
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Answers given again: largest absolute differences from the native ones, over all calls.
+
+    Parameters
+    ----------
+    calls : int
+        Native calls (one for all environments) that were replayed.
+    actions, log_prob, value, chain : float
+        Largest absolute difference of each part of an answer.
+    bitwise : bool
+        There is none.
+    """
+
+    calls: int
+    actions: float
+    log_prob: float
+    value: float
+    chain: float
+
+    @property
+    def bitwise(self) -> bool:
+        """There is no difference."""
+        return self.actions == self.log_prob == self.value == self.chain == 0
+
+
+def replay_answers(
+    trainer: Trainer, trajectories: list[Trajectory], step: GlobalStep, *, most_calls: int | None = None
+) -> Replayed:
+    """Give the native policy what was observed, and the noise, once more: all environments in one call.
+
+    The rollout worker must have the weights that answered: call it after the iteration, on the device.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Whose rollout worker answers, eagerly and natively.
+    trajectories : list of Trajectory
+        Of the iteration.
+    step : GlobalStep
+        Its number.
+    most_calls : int, optional
+        Replay only so many calls, evenly spread.
+    """
+    policy = trainer.rollout.policy
+    calls = [(e, c) for e, t in enumerate(trajectories) for c in range(len(t.outputs))]
+    if most_calls is not None and most_calls < len(calls):
+        calls = [calls[int(k)] for k in np.linspace(0, len(calls) - 1, most_calls)]
+    worst = dict.fromkeys(PolicyOutput._fields, 0.0)
+    for epoch, chunk in calls:
+        seen, given = trajectories[epoch].observations[chunk], trajectories[epoch].outputs[chunk]
+        # the class's own methods: nodes that stand in place of this object's are phases of another call
+        drawn = type(policy).noise(policy, seen, step, epoch, chunk)
+        again: PolicyOutput = type(policy).act(policy, seen, drawn)
+        for name in worst:
+            distance = np.abs(getattr(again, name) - getattr(given, name)).max(initial=0.0)
+            worst[name] = max(worst[name], float(distance))
+    return Replayed(len(calls), **worst)
