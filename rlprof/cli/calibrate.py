@@ -144,7 +144,7 @@ def _measure(raw: Path, devices: str | None, limit: str | None, *, quick: bool, 
     from rlprof.cli.console import progress_bar, say
     from rlprof.cli.values import duration_ns
     from rlprof.planning.calibration.device import parse_devices
-    from rlprof.planning.calibration.measure import PARTS, measure
+    from rlprof.planning.calibration.measure import FITTED_PARTS, PARTS, measure
 
     seconds = None
     if limit is not None:
@@ -154,7 +154,7 @@ def _measure(raw: Path, devices: str | None, limit: str | None, *, quick: bool, 
             raw,
             parse_devices(devices),
             preset="quick" if quick else "full",
-            parts=PARTS if operators else PARTS[:-1],
+            parts=PARTS if operators else FITTED_PARTS,
             seconds=seconds,
             progress=progress,
         )

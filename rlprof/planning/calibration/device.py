@@ -195,7 +195,8 @@ def captured(call: Call, pool: Any = None) -> Call:
         call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # other threads, such as those of NCCL, may ask for the state of the device meanwhile
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         call()
     replay: Call = graph.replay
     return replay

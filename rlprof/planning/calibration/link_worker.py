@@ -12,10 +12,14 @@ import json
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
-from rlprof.planning.calibration.device import Clock
+from rlprof.planning.calibration.device import Clock, settled
+from rlprof.planning.calibration.operators import Bench
+from rlprof.planning.calibration.raw import Point
+from rlprof.planning.calibration.sweeps import VALIDATED, Effort
 from rlprof.planning.calibration.torch_module import torch_module
 
 #: A collective that takes longer than this has lost a partner.
@@ -44,15 +48,23 @@ def main(rank: int, folder: Path) -> int:
     except Exception as error:
         _say(rank, {"failed_to_start": f"{type(error).__name__}: {error}"})
         raise
-    sizes = sorted({key["ranks"] for _, key, _ in task["points"]})
+    sizes = sorted({_ranks(key) for _, key, _ in task["points"]})
     # every process makes every group, whether it is in it or not: that is what PyTorch asks for
     groups = {p: dist.new_group(list(range(p))) for p in sizes}
-    for kind, key, number in task["points"]:
-        found = _measure(kind, key, rank, groups[key["ranks"]], clock, task)
-        if found is not None:
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            _say(rank, {"kind": kind, "key": key, "round": number, "date": now, **found})
-    dist.barrier()
+    effort = Effort(**task["effort"])
+    benches = {p: Bench(clock, task["dtype"], effort, group) for p, group in groups.items() if rank < p}
+    with settled(task["kind"]):
+        for kind, key, number in task["points"]:
+            p = _ranks(key)
+            found = None
+            if rank < p and kind in VALIDATED:
+                found = _operator(Point(kind, key), benches[p], task, groups[p])
+            elif rank < p:
+                found = _collective(kind, key, rank, groups[p], clock, effort)
+            dist.barrier()  # the others wait: measurements never run beside one another
+            if found is not None:
+                now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+                _say(rank, {"kind": kind, "key": key, "round": number, "date": now, **found})
     _say(rank, {"done": True})
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
@@ -64,35 +76,67 @@ def _say(rank: int, message: dict[str, Any]) -> None:
         print(json.dumps(message), flush=True)
 
 
-def _measure(
-    kind: str, key: dict[str, Any], rank: int, group: Any, clock: Clock, task: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Times of one collective as its slowest process sees it; None in processes that take no part."""
+def _ranks(key: dict[str, Any]) -> int:
+    """Processes that take part."""
+    return int(key.get("ranks") or key.get("tensor", 1) * key.get("data", 1))
+
+
+def _collective(
+    kind: str, key: dict[str, Any], rank: int, group: Any, clock: Clock, effort: Effort
+) -> dict[str, Any]:
+    """Times of one collective as its slowest process sees it."""
     torch = torch_module()
     dist = torch_module("distributed")
 
-    ranks = key["ranks"]
-    if rank < ranks:
-        call = _call(kind, key["bytes"], ranks, rank, group, clock.device)
-        for _ in range(3):
+    call = _call(kind, key["bytes"], key["ranks"], rank, group, clock.device)
+    for _ in range(3):
+        call()
+    one = torch.tensor([clock.once(call)], device=clock.device, dtype=torch.float64)
+    dist.all_reduce(one, dist.ReduceOp.MAX, group=group)  # all take as many calls
+    calls = max(1, min(200, round(effort.section_s / max(float(one), 1e-7))))
+    way = 2 if kind == "p2p" else 1  # there and back again
+
+    def section() -> None:
+        for _ in range(calls):
             call()
-        one = torch.tensor([clock.once(call)], device=clock.device, dtype=torch.float64)
-        dist.all_reduce(one, dist.ReduceOp.MAX, group=group)  # all take as many calls
-        calls = max(1, min(200, round(task["section_s"] / max(float(one), 1e-7))))
-        way = 2 if kind == "p2p" else 1  # there and back again
 
-        def section() -> None:
-            for _ in range(calls):
-                call()
+    times = torch.zeros(effort.repeats, device=clock.device, dtype=torch.float64)
+    for n in range(effort.repeats):
+        dist.barrier(group=group)
+        times[n] = clock.once(section) / calls / way
+    dist.all_reduce(times, dist.ReduceOp.MAX, group=group)
+    return {"seconds": times.tolist()}
 
-        times = torch.zeros(task["repeats"], device=clock.device, dtype=torch.float64)
-        for n in range(task["repeats"]):
-            dist.barrier(group=group)
-            times[n] = clock.once(section) / calls / way
-        dist.all_reduce(times, dist.ReduceOp.MAX, group=group)
-        found = {"seconds": times.tolist()}
-    dist.barrier()  # the others wait: measurements never run beside one another
-    return found if rank < ranks else None
+
+def _operator(point: Point, bench: Bench, task: dict[str, Any], group: Any) -> dict[str, Any]:
+    """Times and peak memory of one operator, as the slowest and the fullest of its devices see it."""
+    torch = torch_module()
+    dist = torch_module("distributed")
+
+    name = point.key["shape"]["name"]
+    lengths = [
+        key["prompt_tokens"] + key["response_tokens"] + 1
+        for kind, key, _ in task["points"]
+        if kind in VALIDATED and key["shape"]["name"] == name
+    ]
+    try:
+        found = bench.measure(point, max(lengths))
+    except Exception as error:
+        traceback.print_exc()
+        bench.drop()
+        return {"failed": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]}
+    rows = [list(found.seconds), *(list(part) for part in found.parts.values())]
+    times = torch.tensor(rows, device=bench.clock.device, dtype=torch.float64)
+    dist.all_reduce(times, dist.ReduceOp.MAX, group=group)
+    peak = torch.tensor([found.peak_bytes or 0], device=bench.clock.device)
+    dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
+    seconds, *parts = times.tolist()
+    names = list(found.parts)
+    return {
+        "seconds": seconds,
+        "parts": dict(zip(names, parts, strict=True)),
+        "peak_bytes": int(peak) or None,
+    }
 
 
 def _call(kind: str, size: int, ranks: int, rank: int, group: Any, device: str) -> Any:

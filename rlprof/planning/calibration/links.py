@@ -1,7 +1,8 @@
-"""Measuring collectives and transfers: processes of our own, one for each device, that always end.
+"""Measuring what devices do together, collectives, transfers and whole operators.
 
-Each is `rlprof.planning.calibration.link_worker`. They meet through a file in a temporary folder, so no port
-is needed. They end with this process (their standard input closes), at its limit, or when one of them fails.
+Processes of our own, one for each device, that always end. Each is
+`rlprof.planning.calibration.link_worker`. They meet through a file in a temporary folder, so no port is
+needed. They end with this process (their standard input closes), at its limit, or when one of them fails.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def measure_links(
     limit_s: float,
     quiet_s: float = 60.0,
 ) -> str:
-    """Measure collectives and transfers, each handed to `keep` as it is done.
+    """Measure collectives, transfers and operators of several devices, each handed to `keep` as it is done.
 
     Parameters
     ----------
@@ -127,8 +129,8 @@ def _workers(
             "points": [[p.kind, dict(p.key), n] for p, n in points],
             "kind": devices.kind,
             "numbers": devices.numbers,
-            "repeats": effort.repeats,
-            "section_s": effort.section_s,
+            "dtype": devices.dtype,
+            "effort": asdict(effort),
         }
         (folder / "task.json").write_text(json.dumps(task))
         root = str(Path(rlprof.__file__).resolve().parents[1])

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import gc
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,12 @@ from rlprof.planning.calibration.raw import Measurement, Point, RawWriter
 from rlprof.planning.calibration.sweeps import Effort, Preset
 from rlprof.progress import Progress, silent
 
-PARTS = ("links", "kernels", "forward", "validation")
+PARTS = ("links", "kernels", "forward", "inference", "generation", "training", "parallel")
+#: Measured by processes of their own, one for each device.
+TOGETHER = ("links", "parallel")
+#: What makes a hardware file; the others are whole operators, to compare predictions with.
+FITTED_PARTS = PARTS[:3]
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,11 @@ def points_of(part: str, devices: Devices, preset: Preset) -> list[Point]:
     """Points of one part of the measurements."""
     if part == "links":
         return sweeps.link_points(devices.kind, len(devices.numbers), preset)
-    made = {
-        "kernels": sweeps.kernel_points,
-        "forward": sweeps.forward_points,
-        "validation": sweeps.validation_points,
-    }
+    if part == "parallel":
+        return sweeps.shapes_in_turn(sweeps.parallel_points(devices.kind, len(devices.numbers), preset))
+    if part in sweeps.VALIDATED:
+        return sweeps.validation_points(devices.kind, preset, part)
+    made = {"kernels": sweeps.kernel_points, "forward": sweeps.forward_points}
     return made[part](devices.kind, preset)
 
 
@@ -126,10 +132,10 @@ def _measure(
         try:
             for number in range(effort.rounds):
                 for part, there in points.items():
-                    if part != "links":
+                    if part not in TOGETHER:
                         session.visit(part, there, number)
                     elif number == 0:  # all rounds in one go: the processes take seconds to meet
-                        session.visit_links(there)
+                        session.visit_together(there)
         except KeyboardInterrupt:
             session.interrupted = True
         return session.outcome()
@@ -172,8 +178,8 @@ class _Session:
         else:
             self._operators(pending, number)
 
-    def visit_links(self, points: Sequence[Point]) -> None:
-        """Visit all collectives and transfers, round after round."""
+    def visit_together(self, points: Sequence[Point]) -> None:
+        """Visit all that devices do together, round after round."""
         visits = [(p, number) for number in range(self.effort.rounds) for p in points]
         pending = [
             (p, n) for p, n in visits if (p.identity, n) not in self.done and p.identity not in self.hopeless
@@ -244,6 +250,7 @@ class _Session:
 
 def _failed(point: Point, number: int, error: Exception) -> Measurement:
     """A measurement that cannot be made here; the first line of the reason is kept."""
+    LOG.debug("%s", point.identity, exc_info=error)
     said = str(error).strip().splitlines()
     return Measurement(
         point.kind, point.key, number, failed=f"{type(error).__name__}: {said[0] if said else ''}"[:300]
@@ -265,7 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--preset", choices=("smoke", "quick", "full"), default="full")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, help="begin no visit after so long")
+    parser.add_argument("--traces", action="store_true", help="show where a measurement failed")
     given = parser.parse_args(arguments)
+    if given.traces:
+        logging.basicConfig()
+        LOG.setLevel(logging.DEBUG)
     told = [0.0]
     # PyTorch collects garbage before each CUDA graph; what is here now is none, and need not be looked at
     # each time

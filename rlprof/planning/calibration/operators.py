@@ -7,6 +7,7 @@ from typing import Any
 
 from rlprof.planning.calibration import transformer
 from rlprof.planning.calibration.device import Clock, PeakMemory, captured
+from rlprof.planning.calibration.parallel import ALONE, Ranks, Scattered
 from rlprof.planning.calibration.raw import Measurement, Point
 from rlprof.planning.calibration.sweeps import Effort
 from rlprof.planning.calibration.torch_module import torch_module
@@ -24,11 +25,14 @@ class Bench:
         Of weights and activations.
     effort : Effort
         How often.
+    group : ProcessGroup, optional
+        Devices that share operators with this one; then all of them call everything.
     """
 
-    def __init__(self, clock: Clock, dtype: str, effort: Effort) -> None:
-        self.clock, self.dtype, self.effort = clock, dtype, effort
+    def __init__(self, clock: Clock, dtype: str, effort: Effort, group: Any = None) -> None:
+        self.clock, self.dtype, self.effort, self._group = clock, dtype, effort, group
         self._held: tuple[str, int] | None = None
+        self._scattered: Scattered | None = None
         self._model: transformer.Decoder | None = None
         self._adam: transformer.Adam | None = None
         self._memory = PeakMemory(clock.device)
@@ -44,7 +48,10 @@ class Bench:
             Most tokens of any sequence of this model, so that it is built once.
         """
         training = point.kind == "training"
-        self._prepare(ModelShape(**point.key["shape"]), longest, training=training)
+        ranks = ALONE
+        if self._group is not None:
+            ranks = Ranks(self._group, point.key.get("tensor", 1), point.key.get("data", 1))
+        self._prepare(ModelShape(**point.key["shape"]), longest, ranks, training=training)
         self._memory.reset()
         run = getattr(self, f"_{point.kind}")
         times: dict[str, list[float]] = run(point.key)
@@ -57,19 +64,24 @@ class Bench:
         from rlprof.planning.calibration.device import freed
 
         with freed(self.clock.device):
-            self._model = self._adam = self._held = None
+            if self._scattered is not None:
+                self._scattered.remove()
+            self._model = self._adam = self._held = self._scattered = None
 
-    def _prepare(self, shape: ModelShape, longest: int, *, training: bool) -> None:
-        wanted = (f"{shape} {training}", longest)
+    def _prepare(self, shape: ModelShape, longest: int, ranks: Ranks, *, training: bool) -> None:
+        wanted = (f"{shape} {training} {ranks.tensor} {ranks.data}", longest)
         if self._held == wanted:
             return
         self.drop()
         self._memory = PeakMemory(self.clock.device)
         self._model = transformer.build(
-            shape, device=self.clock.device, dtype=self.dtype, positions=longest, trainable=training
-        )
+            shape, device=self.clock.device, dtype=self.dtype, positions=longest, trainable=training,
+            ranks=ranks,
+        )  # fmt: skip
         if training:
-            self._adam = transformer.Adam(self._model.groups)
+            if ranks.data > 1:
+                self._scattered = Scattered(self._model.groups, ranks)
+            self._adam = transformer.Adam(self._model.groups, self._scattered)
         self._held = wanted
 
     @property
@@ -85,8 +97,9 @@ class Bench:
         high = self.model.shape.vocabulary
         return torch.randint(high, (sequences, length), device=self.clock.device, generator=generator)
 
-    def _times(self, call: Any) -> list[float]:
-        self.clock.once(call)
+    def _times(self, call: Any, *, warm: bool = True) -> list[float]:
+        if warm:
+            self.clock.once(call)
         return [self.clock.once(call) for _ in range(self.effort.operator_repeats)]
 
     def _inference(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -96,15 +109,28 @@ class Bench:
 
     _forward = _inference
 
+    def _forward_graph(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
+        """The same, replayed as one CUDA graph: what the device does while nobody waits for the host."""
+        tokens = self._tokens(key["sequences"], key["prompt_tokens"] + key["response_tokens"])
+        transformer.log_probabilities(self.model, tokens)
+        return {"total": self._times(captured(lambda: transformer.log_probabilities(self.model, tokens)))}
+
     def _training(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
         """Forward, recomputation, backward, optimizer."""
         adam = self._adam
         assert adam is not None
-        tokens = self._tokens(key["sequences"], key["prompt_tokens"] + key["response_tokens"])
+        sequences = key["sequences"] // key.get("data", 1)
+        tokens = self._tokens(sequences, key["prompt_tokens"] + key["response_tokens"])
+
+        def passed() -> None:
+            transformer.backward(self.model, tokens)
+            if self._scattered is not None:
+                self._scattered.finish()
+
         passes, updates = [], []
         for turn in range(self.effort.operator_repeats + 1):
             taken = (
-                self.clock.once(lambda: transformer.backward(self.model, tokens)),
+                self.clock.once(passed),
                 self.clock.once(adam.step),
             )
             if turn:
@@ -133,11 +159,15 @@ class Bench:
                     for _ in range(times):
                         call()
 
-            rest = self._times(generate)
+            rest = self._times(generate, warm=not self.clock.cuda)  # what was captured is warm
         total = [a + b for a, b in zip(first, rest, strict=True)]
         return {"total": total, "prefill_s": first, "decode_s": rest}
 
-    def _decode_step(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
+    def _decode_step_eager(self, key: Mapping[str, Any]) -> dict[str, list[float]]:
+        """The same, launched kernel by kernel by the host."""
+        return self._decode_step(key, graph=False)
+
+    def _decode_step(self, key: Mapping[str, Any], *, graph: bool = True) -> dict[str, list[float]]:
         """One decode step that attends to `prompt_tokens` before it."""
         torch = torch_module()
 
@@ -150,7 +180,10 @@ class Bench:
 
             return {
                 "total": self.clock.repeated(
-                    call, repeats=self.effort.repeats, section_s=4 * self.effort.section_s
+                    call,
+                    repeats=self.effort.repeats,
+                    section_s=4 * self.effort.section_s,
+                    graph=graph,
                 )
             }
 

@@ -1,7 +1,7 @@
 """What the cost model says of a measured operator: the calls, and the terms that its constants enter.
 
-One device, P_d = P_p = P_t = 1, one microbatch: then an operator is passes of matrix products, and the
-optimizer.
+What constants are fitted to ran on one device, P_d = P_p = P_t = 1, in one microbatch: then an operator is
+passes of matrix products, and the optimizer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from rlprof.planning.pipeline import Model, Role
 from rlprof.planning.plan import Assignment, Box, Parallelism
 from rlprof.planning.workload import Workload
 
-ALONE = Assignment(Box((0, 0, 0), (1, 1, 1)), Parallelism())
 ROLES: dict[str, Role] = {
     "forward": "inference",
+    "forward_graph": "inference",
     "decode_step": "generation",
+    "decode_step_eager": "generation",
     "inference": "inference",
     "generation": "generation",
     "training": "training",
@@ -41,6 +42,12 @@ def hardware_of(values: dict[str, float], name: str = "trial") -> Hardware:
     return Hardware(name, name, 1, made)
 
 
+def assignment_of(observed: Observation) -> Assignment:
+    """Where it ran: on one device, or on several of one node by tensor or data parallelism."""
+    tensor, data = int(observed.key.get("tensor", 1)), int(observed.key.get("data", 1))
+    return Assignment(Box((0, 0, 0), (1, 1, tensor * data)), Parallelism(data, 1, tensor))
+
+
 def question(observed: Observation, scalar_bytes: int) -> tuple[Role, Model, Workload]:
     """What the cost model is to be asked about a measured operator.
 
@@ -49,9 +56,9 @@ def question(observed: Observation, scalar_bytes: int) -> tuple[Role, Model, Wor
     """
     key = observed.key
     prompt, response = int(key["prompt_tokens"]), int(key["response_tokens"])
-    if observed.kind == "forward":
+    if observed.kind.startswith("forward"):
         prompt, response = prompt - 1, 1
-    elif observed.kind == "decode_step":
+    elif observed.kind.startswith("decode_step"):
         response = 2
     workload = Workload(int(key["sequences"]), prompt, response, scalar_bytes=scalar_bytes)
     role = ROLES[observed.kind]
@@ -61,19 +68,20 @@ def question(observed: Observation, scalar_bytes: int) -> tuple[Role, Model, Wor
 def predicted_time(observed: Observation, hardware: Hardware, scalar_bytes: int) -> OperatorTime:
     """Every term of what the cost model says."""
     role, model, workload = question(observed, scalar_bytes)
-    return operator_time(role, model, workload, ALONE, Cluster(hardware, 1, 1, 1))
+    at = assignment_of(observed)
+    return operator_time(role, model, workload, at, Cluster(hardware, 1, 1, at.box.size))
 
 
 def predicted_s(observed: Observation, hardware: Hardware, scalar_bytes: int) -> float:
     """The time that the cost model says, in seconds."""
     time = predicted_time(observed, hardware, scalar_bytes)
-    return time.decode_s if observed.kind == "decode_step" else time.total_s
+    return time.decode_s if observed.kind.startswith("decode_step") else time.total_s
 
 
 def predicted_peak_bytes(observed: Observation, scalar_bytes: int) -> float:
     """The peak memory that the cost model says, of a GPU that does nothing else."""
     role, model, workload = question(observed, scalar_bytes)
-    memory = operator_memory(role, model, workload, ALONE)
+    memory = operator_memory(role, model, workload, assignment_of(observed))
     return memory.optimizer_bytes + memory.transient_bytes(resident=False)
 
 
@@ -107,7 +115,7 @@ def passes_of(observed: Observation, scalar_bytes: int) -> tuple[list[Pass], flo
     width = float(min(model.shape.hidden, model.shape.ffn_hidden))
     length = workload.prompt_tokens if role == "generation" else workload.sequence_tokens
     found = []
-    if observed.kind != "decode_step":
+    if not observed.kind.startswith("decode_step"):
         main = time.main
         found.append(Pass(main.work_flop, main.intensity_flop_per_byte, workload.sequences * length, width))
     if time.decode is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,14 @@ class Machine:
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
+    def kinds(self) -> tuple[Any, ...]:
+        """What must agree for measurements on two devices to be put together."""
+        return (self.device, self.name, self.dtype, self.versions.get("torch"))
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """What must agree for two sets of measurements to be one."""
-        return (self.device, self.name, self.memory_bytes, self.dtype, self.versions.get("torch"))
+        return (*self.kinds, self.memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,28 @@ def read_raw(path: str | Path) -> Raw:
         If it is no such file, or a line other than a cut-off last one is broken.
     """
     return _read(Path(path))[0]
+
+
+def merged(raws: Sequence[Raw]) -> Raw:
+    """Put measurements of one kind of machine together; visits that are in several count once.
+
+    Raises
+    ------
+    CalibrationError
+        If there are none, or they are of different machines.
+    """
+    if not raws:
+        raise CalibrationError("no measurements are named", hint="give at least one file of them")
+    first = raws[0].machine
+    for other in (r.machine for r in raws):
+        if other.kinds != first.kinds:
+            raise CalibrationError(
+                f"measurements of {first.name} and of {other.name} are not of one machine",
+                hint=f"compare {first.kinds} and {other.kinds}",
+            )
+    found = {(m.point.identity, m.round, m.date, m.seconds): m for r in raws for m in r.measurements}
+    most = max((r.machine for r in raws), key=lambda m: m.count)
+    return Raw(most, tuple(found.values()))
 
 
 def _read(path: Path) -> tuple[Raw, int]:

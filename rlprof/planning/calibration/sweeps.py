@@ -15,6 +15,8 @@ LINKS = (*COLLECTIVES, "p2p")
 #: What constants of compute and memory are fitted to, and whole operators, which predictions are compared
 #: with.
 FITTED = ("copy", "gemm", "forward", "decode_step")
+#: The same calls launched otherwise: what the host adds, and what it does not.
+LAUNCHED = ("forward_graph", "decode_step_eager")
 VALIDATED = ("inference", "generation", "training")
 
 
@@ -44,7 +46,7 @@ class Effort:
 
 
 EFFORTS: dict[tuple[str, Preset], Effort] = {
-    ("cuda", "full"): Effort(3, 5, 5e-3, 2, 8),
+    ("cuda", "full"): Effort(3, 5, 5e-3, 2, 16),
     ("cuda", "quick"): Effort(2, 3, 2e-3, 1, 16),
     ("cuda", "smoke"): Effort(1, 2, 1e-3, 1, 16),
     ("cpu", "full"): Effort(3, 5, 2e-2, 3),
@@ -63,6 +65,7 @@ def _cut(shape: ModelShape, layers: int) -> ModelShape:
     return replace(shape, name=f"{shape.name}/{layers}", layers=layers)
 
 
+_135M, _500M, _1500M = (SHAPES[name] for name in ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-1.5b"))
 _7B, _8B, _13B = (SHAPES[name] for name in ("llama2-7b", "llama3.1-8b", "llama2-13b"))
 #: The sizes of llama2-3b with heads of 128: its own, of 100, suit no fast attention kernel, and the whole
 #: KV cache would be copied in every step.
@@ -132,30 +135,58 @@ def kernel_points(device: str, preset: Preset) -> list[Point]:
 def forward_points(device: str, preset: Preset) -> list[Point]:
     """Transformer forwards and single decode steps: what F_peak and the effective bandwidth are fitted to.
 
-    Their sizes are none of those that predictions are compared with.
+    Their sizes are none of those that predictions are compared with. Small ones tell what a layer costs
+    however little it does; forwards as one CUDA graph, and decode steps without one, what the host adds.
     """
+    few: tuple[ModelShape, ...]
     if device == "cuda":
-        shapes: tuple[ModelShape, ...] = tuple(_cut(s, 8) for s in (_3B, _7B, _13B))
-        sizes = [(1, 384), (4, 384), (16, 384), (24, 768), (8, 1536)]
-        decodes = [(1, 512), (8, 512), (32, 512), (64, 768), (128, 320)]
+        shapes: tuple[ModelShape, ...] = tuple(_cut(s, 8) for s in (_3B, _7B, _13B, _1500M))
+        few = (_135M, _cut(_7B, 2))
+        sizes = [(1, 384), (4, 384), (16, 384), (24, 768), (8, 1536), (1, 96)]
+        decodes = [(1, 512), (8, 512), (32, 512), (64, 768), (128, 320), (128, 1200), (8, 3000)]
+        launched = [(1, 96), (4, 384)], [(1, 512), (32, 512)]
     else:
-        shapes, sizes = _SMALL, [(1, 48), (4, 48), (12, 48), (6, 160)]
-        decodes = [(1, 64), (4, 64), (16, 96)]
+        shapes, few = _SMALL, _TINY[:1]
+        sizes, decodes = [(1, 48), (4, 48), (12, 48), (6, 160)], [(1, 64), (4, 64), (16, 96)]
+        launched = [], [(4, 64)]
     if preset == "quick":
         sizes, decodes = sizes[1::2], decodes[::2]
     if preset == "smoke":
-        shapes, sizes, decodes = (_TINY if device == "cpu" else shapes[:1]), sizes[:2], decodes[:2]
-    return [
+        shapes, few = (_TINY if device == "cpu" else shapes[:1]), few[:1] if device == "cuda" else ()
+        sizes, decodes = sizes[:2], decodes[:2]
+    if device == "cpu":  # everything is launched in the same way
+        launched = [], []
+    made = [
         *(_operator("forward", s, b, length, 0) for s in shapes for b, length in sizes),
         *(_operator("decode_step", s, b, length, 0) for s in shapes for b, length in decodes),
+        *(_operator("forward", s, b, length, 0) for s in few for b, length in sizes[:2]),
+        *(_operator("decode_step", s, b, length, 0) for s in few for b, length in decodes[:2]),
     ]
+    known = {(p.kind, p.key["sequences"], p.key["prompt_tokens"]) for p in made}
+    for kind, there in zip(LAUNCHED, launched, strict=True):
+        base = kind.removesuffix("_graph").removesuffix("_eager")
+        made += [
+            _operator(kind, s, b, length, 0)
+            for s in (*few, *shapes[:2])
+            for b, length in there
+            if (base, b, length) in known
+        ]
+    return made
 
 
-def validation_points(device: str, preset: Preset) -> list[Point]:
-    """Whole operators of RL training, to compare predictions with: at least 60 with the full preset."""
+def validation_points(device: str, preset: Preset, role: str | None = None) -> list[Point]:
+    """Whole operators of RL training, to compare predictions with: at least 60 with the full preset.
+
+    Parameters
+    ----------
+    device, preset : str
+        As everywhere.
+    role : str, optional
+        Only those of this role.
+    """
     if device == "cuda":
-        all_shapes = [_3B, _7B, _8B, _13B]
-        trained = [_cut(_3B, 13), _3B, _cut(_7B, 16), _7B]
+        all_shapes = [_500M, _1500M, _3B, _7B, _8B, _13B]
+        trained = [_500M, _1500M, _cut(_3B, 13), _3B, _cut(_7B, 16), _7B]
         inference = [
             (8, 128, 128),
             (16, 128, 384),
@@ -212,7 +243,39 @@ def validation_points(device: str, preset: Preset) -> list[Point]:
         ("generation", all_shapes, generation),
         ("training", trained, training),
     )
-    return [_operator(kind, s, *size) for kind, shapes, sizes in kinds for s in shapes for size in sizes]
+    return [
+        _operator(kind, s, *size)
+        for kind, shapes, sizes in kinds
+        if role in (None, kind)
+        for s in shapes
+        for size in sizes
+    ]
+
+
+def parallel_points(device: str, count: int, preset: Preset) -> list[Point]:
+    """Operators that two devices share, by tensor or data parallelism; no constant is fitted to them."""
+    if count < 2:
+        return []
+    if device == "cuda":
+        shapes, trained = (_7B, _8B, _13B), (_cut(_7B, 16), _7B)
+        inference, training = [(16, 128, 384), (64, 128, 128)], [(8, 128, 384), (16, 128, 384)]
+        generation, data = [(32, 128, 128), (96, 128, 64)], (_1500M, *trained)
+    else:
+        shapes = trained = data = _SMALL[:2]
+        inference, training, generation = [(4, 32, 64)], [(4, 32, 64)], [(4, 32, 16)]
+    if preset == "smoke":
+        shapes = trained = data = _TINY[:1] if device == "cpu" else (_cut(_7B, 2),)
+        inference, training, generation = inference[:1], training[:1], generation[:1]
+    plan = (
+        ("inference", "tensor", shapes, inference),
+        ("training", "data", data, training),
+        ("training", "tensor", trained, training),
+        ("generation", "tensor", shapes, generation),
+    )
+    made = [
+        (_operator(kind, s, *size), way) for kind, way, there, sizes in plan for s in there for size in sizes
+    ]
+    return [Point(p.kind, {**p.key, way: 2}) for p, way in made]
 
 
 def link_points(device: str, count: int, preset: Preset) -> list[Point]:
@@ -234,7 +297,8 @@ def link_points(device: str, count: int, preset: Preset) -> list[Point]:
 def shapes_in_turn(points: Iterable[Point]) -> list[Point]:
     """Order operators so that those of one model follow one another: it is built once for all of them."""
 
-    def order(point: Point) -> tuple[bool, str]:
-        return (point.kind == "training", str(point.key["shape"]["name"]))
+    def order(point: Point) -> tuple[str, bool, str]:
+        ways = ", ".join(way for way in ("tensor", "data") if way in point.key)
+        return (ways, point.kind == "training", str(point.key["shape"]["name"]))
 
     return sorted(points, key=order)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlprof.errors import UsageError
+from rlprof.planning.calibration.parallel import ALONE, Ranks, Scattered
 from rlprof.planning.calibration.torch_module import Tensor, torch_module
 from rlprof.planning.shapes import Head, ModelShape
 
-#: Rows of logits that become losses or log-probabilities at once: there is never a second copy of all.
-LOGIT_ROWS = 2048
+#: Logits that become losses or log-probabilities at once: there is never a second copy of all.
+LOSSES_AT_ONCE, LOG_PROBABILITIES_AT_ONCE = 2**26, 2**25
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Decoder:
     Parameters
     ----------
     shape : ModelShape
-        Its dimensions.
+        Its dimensions; with tensor parallelism those of the part that is here.
     embedding, head : Tensor
         (V, D) and (outputs, D); the same one if tied.
     layers : list of Layer
@@ -61,6 +62,8 @@ class Decoder:
         (D,): scale of the last norm.
     cos, sin : Tensor
         (positions, 1, E): rotation of queries and keys; see `rotated`.
+    ranks : Ranks
+        Devices that it is spread over.
     """
 
     shape: ModelShape
@@ -70,6 +73,7 @@ class Decoder:
     norm: Tensor
     cos: Tensor
     sin: Tensor
+    ranks: Ranks = ALONE
 
     @property
     def groups(self) -> list[tuple[Tensor, ...]]:
@@ -89,6 +93,7 @@ def build(
     head: Head = "lm",
     trainable: bool = False,
     seed: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Decoder:
     """Make a model with random weights.
 
@@ -106,11 +111,13 @@ def build(
         Weights take gradients.
     seed : int
         Of the weights.
+    ranks : Ranks
+        Devices that it is spread over, this one among them.
 
     Raises
     ------
     UsageError
-        If the shape has experts or no gate, which this model has not.
+        If the shape cannot be spread so, or has experts or no gate, which this model has not.
     """
     torch = torch_module()
 
@@ -119,6 +126,7 @@ def build(
             f"shape {shape.name!r} has experts, no gate or an odd head size",
             hint="measure a dense, gated model",
         )
+    shape = ranks.shard(shape)
     generator = torch.Generator(device=device).manual_seed(seed)
     number = getattr(torch, dtype)
 
@@ -146,6 +154,7 @@ def build(
         scale(),
         torch.cat((angle.cos(), angle.cos()), -1).to(number),
         torch.cat((-angle.sin(), angle.sin()), -1).to(number),
+        ranks,
     )
 
 
@@ -195,13 +204,25 @@ def attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
     return scaled_dot_product_attention(rows, k_BKTE, v_BKTE).reshape(b, h, 1, e)
 
 
-def feed_forward(layer: Layer, x_BTD: Tensor) -> Tensor:
+def projected(model: Decoder, x: Tensor, weight: Tensor) -> Tensor:
+    """The last product of attention or FFN, summed over tensor ranks."""
+    made = torch_module("nn.functional").linear(x, weight)
+    return model.ranks.summed(made) if model.ranks.summed else made
+
+
+def normed(model: Decoder, x_BTD: Tensor, scale_D: Tensor) -> Tensor:
+    """The input of attention or FFN, on all tensor ranks."""
+    made = norm(x_BTD, scale_D)
+    return model.ranks.copied(made) if model.ranks.copied else made
+
+
+def feed_forward(model: Decoder, layer: Layer, x_BTD: Tensor) -> Tensor:
     """Gated FFN."""
     linear = torch_module("nn.functional").linear
     silu = torch_module("nn.functional").silu
 
     gate, up = linear(x_BTD, layer.up).chunk(2, dim=-1)
-    return linear(silu(gate) * up, layer.down)
+    return projected(model, silu(gate) * up, layer.down)
 
 
 def layer_forward(
@@ -217,7 +238,8 @@ def layer_forward(
     shape, layer = model.shape, model.layers[number]
     b, t, _ = x_BTD.shape
     heads, kv = shape.heads, shape.kv_heads
-    qkv = linear(norm(x_BTD, layer.attention_norm), layer.qkv).view(b, t, heads + 2 * kv, shape.head_dim)
+    seen_BTD = normed(model, x_BTD, layer.attention_norm)
+    qkv = linear(seen_BTD, layer.qkv).view(b, t, heads + 2 * kv, shape.head_dim)
     at = slice(start, start + t)
     turned = rotated(qkv[:, :, : heads + kv], model.cos[at], model.sin[at]).transpose(1, 2)
     q, k, v = turned[:, :heads], turned[:, heads:], qkv[:, :, heads + kv :].transpose(1, 2)
@@ -228,8 +250,8 @@ def layer_forward(
         if t == 1:
             k, v = keys[:, :, : start + 1], values[:, :, : start + 1]
     seen = attend(q, k, v).transpose(1, 2).reshape(b, t, -1)
-    x_BTD = x_BTD + linear(seen, layer.out)
-    return x_BTD + feed_forward(layer, norm(x_BTD, layer.ffn_norm))
+    x_BTD = x_BTD + projected(model, seen, layer.out)
+    return x_BTD + feed_forward(model, layer, normed(model, x_BTD, layer.ffn_norm))
 
 
 def forward(model: Decoder, tokens_BT: Tensor, start: int = 0, cache: KVCache | None = None) -> Tensor:
@@ -255,11 +277,17 @@ def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:
         if logits.shape[-1] == 1:
             return logits.view(tokens_BT.shape)[:, :-1]
         target = tokens_BT.roll(-1, dims=1).flatten()
+        rows = _rows(LOG_PROBABILITIES_AT_ONCE, model)
         parts = [
             part.gather(-1, wanted[:, None])[:, 0].float() - part.logsumexp(-1).float()
-            for part, wanted in zip(logits.split(LOGIT_ROWS), target.split(LOGIT_ROWS), strict=True)
+            for part, wanted in zip(logits.split(rows), target.split(rows), strict=True)
         ]
         return torch.cat(parts).view(tokens_BT.shape)[:, :-1]
+
+
+def _rows(logits: int, model: Decoder) -> int:
+    """Rows that have so many logits."""
+    return max(1, logits // model.head.shape[0])
 
 
 def prefill(model: Decoder, tokens_BT: Tensor, cache: KVCache) -> Tensor:
@@ -283,7 +311,7 @@ def backward(model: Decoder, tokens_BT: Tensor) -> Tensor:
     """Forward and backward of the mean log-likelihood, with recomputation; returns the loss.
 
     Activations are kept at every round(sqrt(layers))-th layer and recomputed between. Logits and their
-    gradients exist for `LOGIT_ROWS` tokens at a time.
+    gradients exist for `LOSSES_AT_ONCE` of them at a time.
     """
     torch = torch_module()
     cross_entropy = torch_module("nn.functional").cross_entropy
@@ -309,7 +337,8 @@ def backward(model: Decoder, tokens_BT: Tensor) -> Tensor:
     rows = x.detach().flatten(0, 1).requires_grad_()
     target = tokens_BT.roll(-1, dims=1).flatten()
     total = torch.zeros((), device=rows.device)
-    for part, wanted in zip(rows.split(LOGIT_ROWS), target.split(LOGIT_ROWS), strict=True):
+    at_once = _rows(LOSSES_AT_ONCE, model)
+    for part, wanted in zip(rows.split(at_once), target.split(at_once), strict=True):
         logits = linear(part, model.head).float()
         if logits.shape[-1] == 1:
             loss = logits.square().sum() / rows.shape[0]
@@ -328,25 +357,35 @@ class Adam:
     ----------
     groups : list of tuple of Tensor
         Weights; the gradients of one group at a time exist in float32.
+    scattered : Scattered, optional
+        Data ranks, each of which updates its part of every weight.
     """
 
-    def __init__(self, groups: list[tuple[Tensor, ...]]) -> None:
+    def __init__(self, groups: list[tuple[Tensor, ...]], scattered: Scattered | None = None) -> None:
         torch = torch_module()
 
-        self.groups = groups
-        self._masters = [[w.detach().to(torch.float32, copy=True) for w in group] for group in groups]
+        self.groups, self.scattered = groups, scattered
+        self._masters = [[self._mine(w).to(torch.float32, copy=True) for w in group] for group in groups]
         self._steps: list[Any] = [torch.optim.Adam(masters, lr=1e-6, fused=True) for masters in self._masters]
+
+    def _mine(self, weight: Tensor) -> Tensor:
+        return self.scattered.part(weight) if self.scattered else weight.detach()
 
     def step(self) -> None:
         """Update all weights by their gradients, and forget those."""
         torch = torch_module()
 
+        parts = self.scattered.parts if self.scattered else {}
         with torch.no_grad():
             for weights, masters, optimizer in zip(self.groups, self._masters, self._steps, strict=True):
                 for weight, master in zip(weights, masters, strict=True):
-                    master.grad = None if weight.grad is None else weight.grad.float()
-                    weight.grad = None
+                    gradient = parts.pop(id(weight), weight.grad)
+                    master.grad = None if gradient is None else gradient.float()
+                    weight.grad = gradient = None
                 optimizer.step()
                 for weight, master in zip(weights, masters, strict=True):
-                    weight.copy_(master)
+                    if self.scattered:
+                        self.scattered.gather(weight, master.to(weight.dtype))
+                    else:
+                        weight.copy_(master)
                     master.grad = None

@@ -25,6 +25,8 @@ class Comparison:
         What was done, by which model.
     sequences, prompt_tokens, response_tokens : int
         B R, L_p, L_r.
+    tensor, data : int
+        P_t and P_d.
     split : {"fit", "held_out"}
         Whether a fit to operators may use it.
     measured_s, spread_frac, predicted_s : float
@@ -48,6 +50,8 @@ class Comparison:
     sequences: int
     prompt_tokens: int
     response_tokens: int
+    tensor: int
+    data: int
     split: Split
     measured_s: float
     spread_frac: float
@@ -118,7 +122,8 @@ def compare(raw: Raw, hardware: Hardware, *, seed: int = 0) -> list[Comparison]:
     observed = observe(raw, *VALIDATED)
     if not observed:
         raise CalibrationError(
-            "no operator was measured: there is nothing to compare with", hint="measure the part validation"
+            "no operator was measured: there is nothing to compare with",
+            hint="measure the part training, or all",
         )
     return [_compared(o, raw.machine.scalar_bytes, hardware, seed) for o in observed]
 
@@ -132,6 +137,8 @@ def _compared(o: Observation, scalar_bytes: int, hardware: Hardware, seed: int) 
         sequences=int(o.key["sequences"]),
         prompt_tokens=int(o.key["prompt_tokens"]),
         response_tokens=int(o.key["response_tokens"]),
+        tensor=int(o.key.get("tensor", 1)),
+        data=int(o.key.get("data", 1)),
         split=split_of(o, seed),
         measured_s=o.seconds,
         spread_frac=o.spread_frac,
@@ -156,7 +163,7 @@ def accuracy(compared: Sequence[Comparison]) -> Accuracy:
         If nothing was compared.
     """
     if not compared:
-        raise CalibrationError("nothing was compared", hint="measure the part validation")
+        raise CalibrationError("nothing was compared", hint="measure the part training, or all")
     errors = [c.error_frac for c in compared]
     memory = [c.memory_error_frac for c in compared if c.memory_error_frac is not None]
     few = Unavailable("fewer than three configurations have no order to speak of")

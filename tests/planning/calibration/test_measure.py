@@ -38,8 +38,9 @@ POINTS = {
         Point("optimizer", {"parameters": 8192}),
     ],
     "forward": [Point("forward", OPERATOR | {"response_tokens": 0}), Point("decode_step", OPERATOR)],
-    "validation": [Point(kind, OPERATOR) for kind in ("inference", "generation", "training")],
+    **{kind: [Point(kind, OPERATOR)] for kind in ("inference", "generation", "training")},
     "links": [],
+    "parallel": [],
 }
 
 
@@ -201,6 +202,32 @@ def test_two_processes_measure_every_collective_and_end() -> None:
     assert note == ""
     assert [(m.point, m.round) for m in kept] == visits
     assert all(len(m.seconds) == 2 and 0 < min(m.seconds) < 5 for m in kept)
+
+
+TOGETHER = [
+    Point("inference", {**OPERATOR, "tensor": 2}),
+    Point("generation", {**OPERATOR, "tensor": 2}),
+    Point("training", {**OPERATOR, "tensor": 2}),
+    Point("training", {**OPERATOR, "data": 2}),
+]
+TWICE = {**SHAPE, "kv_heads": 2}
+
+
+def test_two_processes_measure_operators_together() -> None:
+    kept: list[Measurement] = []
+    points = [Point(p.kind, {**p.key, "shape": TWICE}) for p in TOGETHER]
+    points.append(Point("inference", {**OPERATOR, "tensor": 2}))  # one KV head cannot be divided
+    note = links.measure_links(
+        [(p, 0) for p in points], Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=60
+    )
+    assert note == ""
+    assert [m.point for m in kept] == points
+    assert all(len(m.seconds) == 2 and min(m.seconds) > 0 and not m.failed for m in kept[:-1])
+    assert {m.kind: set(m.parts) for m in kept if m.parts} == {
+        "generation": {"prefill_s", "decode_s"},
+        "training": {"passes_s", "optimizer_s"},
+    }
+    assert "not divisible by 2" in kept[-1].failed
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_weights_are_those_that_the_shape_counts() -> None:
 
 
 def test_log_probabilities_are_those_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer, "LOGIT_ROWS", 4)  # rows that do not divide the tokens
+    monkeypatch.setattr(transformer, "LOG_PROBABILITIES_AT_ONCE", 4 * 50)  # 4 rows: not a divisor of 18
     m, seen = model(GROUPED), tokens(3, 6)
     expected = logits(m, seen).log_softmax(-1)[:, :-1].gather(-1, seen[:, 1:, None])[..., 0]
     torch.testing.assert_close(transformer.log_probabilities(m, seen), expected)
@@ -83,7 +83,7 @@ def test_log_probabilities_are_those_of_the_logits(monkeypatch: pytest.MonkeyPat
 def test_recomputation_and_loss_by_rows_give_the_plain_gradients(
     shape: ModelShape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformer, "LOGIT_ROWS", 5)
+    monkeypatch.setattr(transformer, "LOSSES_AT_ONCE", 5 * 50)
     seen = tokens(2, 6)
     ours, plain = model(shape, trainable=True), model(shape, trainable=True)
     loss = transformer.backward(ours, seen)

@@ -27,7 +27,25 @@ from tests.planning.calibration.made import TRUE, as_dict, observation, raw
 from tests.planning.made import TINY
 
 ONE = Comparison(
-    "inference", "tiny", 4, 8, 8, "held_out", 1.0, 0.01, 1.1, None, None, None, None, 100, 120.0, 5, "2026"
+    "inference",
+    "tiny",
+    4,
+    8,
+    8,
+    1,
+    1,
+    "held_out",
+    1.0,
+    0.01,
+    1.1,
+    None,
+    None,
+    None,
+    None,
+    100,
+    120.0,
+    5,
+    "2026",
 )
 MEASURED = raw(operators=True)
 
