@@ -18,6 +18,7 @@ from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
 from rlprof.cli.plan import app as plan
+from rlprof.cli.reproduce import app as reproduce
 from rlprof.cli.run import app as run_app
 from rlprof.errors import RlprofError
 from rlprof.text import clean
@@ -40,6 +41,7 @@ app.command()(capture)
 app.command()(doctor)
 app.command()(export)
 app.add_typer(plan, name="plan")
+app.add_typer(reproduce, name="reproduce")
 app.add_typer(run_app, name="run")
 
 

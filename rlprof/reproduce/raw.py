@@ -1,0 +1,149 @@
+"""Raw tables of studies, with where they come from: a CSV file, and a JSON file about it beside."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof import __version__
+from rlprof.errors import UnreadableError
+from rlprof.reproduce.errors import RawTableError
+from rlprof.trace.output import atomic_path
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FORMAT, VERSION = "rlprof.run", 1
+#: Libraries whose versions are recorded.
+LIBRARIES = ("numpy", "numba", "polars")
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """Rows that a study computed, and where they come from.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The rows.
+    about : mapping
+        Study, preset, seed, parameters, machine, versions, dates, seconds.
+    path : pathlib.Path or None
+        Where it was read from.
+    """
+
+    frame: pl.DataFrame
+    about: Mapping[str, Any]
+    path: Path | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where the rows come from, in one line for people."""
+        a = self.about
+        machine = a.get("machine", {})
+        return (
+            f"{self.frame.height} rows, preset {a.get('preset')}, seed {a.get('seed')}: computed "
+            f"{a.get('ended', 'at an unknown date')} on {machine.get('processor', 'an unknown processor')} "
+            f"in {a.get('seconds', 0):.0f} s with rlprof {a.get('versions', {}).get('rlprof', '?')}"
+        )
+
+
+def machine() -> dict[str, Any]:
+    """Return what computes here: processor and cores. Nothing in it names the host or a person."""
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = " ".join(line.partition(":")[2].split())
+                break
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"processor": name, "cores": cores}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of rlprof, Python and the libraries that results rest on."""
+    found = {"rlprof": __version__, "python": platform.python_version()}
+    for library in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[library] = metadata.version(library)
+    return found
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def about_path(path: Path) -> Path:
+    """Where the facts about a table are."""
+    return path.with_suffix(".json")
+
+
+def write_raw(path: Path, frame: pl.DataFrame, about: Mapping[str, Any]) -> None:
+    """Write a table and the facts about it, each whole or not at all; the facts last.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Ends in ``.csv``.
+    frame : polars.DataFrame
+        The rows.
+    about : mapping
+        Facts, plain values.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    content = frame.write_csv().encode()
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        **about,
+        "rows": frame.height,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    with atomic_path(path, force=True) as temporary:
+        temporary.write_bytes(content)
+    with atomic_path(about_path(path), force=True) as temporary:
+        temporary.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_raw(path: Path) -> RawTable:
+    """Read a table and the facts about it.
+
+    Raises
+    ------
+    UnreadableError
+        If one of the files cannot be opened.
+    RawTableError
+        If the facts are damaged, or are of another table.
+    """
+    import polars as pl
+
+    try:
+        content, text = path.read_bytes(), about_path(path).read_bytes()
+    except OSError as error:
+        raise UnreadableError(error.strerror or str(error), where=error.filename or path) from error
+    try:
+        about = json.loads(text)
+    except ValueError as error:
+        raise RawTableError(f"no JSON: {error}", where=about_path(path), hint="compute it again") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise RawTableError(f"no facts about a raw table ({FORMAT} {VERSION})", where=about_path(path))
+    if about.get("sha256") != hashlib.sha256(content).hexdigest():
+        raise RawTableError(
+            "the table is another than the one its facts are about", where=path, hint="compute it again"
+        )
+    frame = pl.read_csv(content, infer_schema_length=None, try_parse_dates=False)
+    return RawTable(frame, about, path)

@@ -1,0 +1,1 @@
+"""RPEG (arXiv 2611.09207): studies of its figures and tables."""

@@ -1,0 +1,182 @@
+"""Table IV: what each mechanism of the search and of the schedule is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.planning.evaluate import Problem
+from rlprof.planning.search_options import SearchOptions
+from rlprof.reproduce.compare import Compared
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rpeg.plans import constants_digest, options_document, searched, stale_plans
+from rlprof.reproduce.rpeg.problems import ABLATION, Setting
+from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FULL = "full"
+#: Options of the search that differ.
+CHANGES: dict[str, dict[str, Any]] = {
+    FULL: {},
+    "A1": {},  # an option of the schedule, see `without`
+    "A2": {"staleness": (0,)},
+    "A3": {"search_microbatches": False},
+    "A4": {"pair_probability": 0.0},
+    "A5": {"warm_restarts": False},
+    "A6": {"critical_probability": 0.0},
+    "A7": {"polish": False},
+    "A8": {"penalise_memory": False},
+    "A9": {"cooling": 0.95},
+}
+MEANING = {
+    "A1": "no splitting by response length",
+    "A2": "no staleness",
+    "A3": "microbatches fixed by the number of stages",
+    "A4": "no donor-receiver moves",
+    "A5": "no warm restarts",
+    "A6": "invocations drawn uniformly",
+    "A7": "no polishing",
+    "A8": "plans beyond the memory rejected",
+    "A9": "geometric cooling",
+}
+#: The paper draws all candidates alike; half of our draws are guided (rlprof.planning, docs/planning.md).
+UNGUIDED = "unguided"
+DRAWN_AS_PAPER = (FULL, "A4", "A6", "A7", "A9")
+#: Evaluations of each search, seeds, scenarios.
+PRESETS = {"smoke": (300, 1, ("MemTight",)), "full": (6_000, 5, tuple(s.name for s in ABLATION))}
+PRINTED = ("A1", "A2", "A3", "A7", "A9")
+SMALL = ("A4", "A5", "A6", "A8")
+
+
+def without(problem: Problem, change: str) -> Problem:
+    """Return the problem without splitting by response length for A1, else as it is."""
+    if change != "A1":
+        return problem
+    return replace(problem, options=replace(problem.options, split_generation=False))
+
+
+def _rows(setting: Setting, change: str, guided: float, chosen: SearchOptions) -> list[dict[str, Any]]:
+    options = replace(chosen, guided_probability=guided, **CHANGES[change])
+    row, _ = searched(without(setting.problem, change), options)
+    facts = {"scenario": setting.name, "change": change, "guided": guided, "seed": chosen.seed}
+    return [{**facts, **row}]
+
+
+def study(preset: str, seed: int, _: Path) -> Study:
+    """Return the study: scenarios x (full, A1 to A9) x seeds, some of them also with the paper's draws."""
+    evaluations, seeds, names = PRESETS[preset]
+    settings = {s.name: s for s in ABLATION if s.name in names}
+    cases: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+    for name, setting in settings.items():
+        for guided in (0.5, 0.0):
+            for change in CHANGES:
+                for n in range(seeds):
+                    chosen = SearchOptions(evaluations=evaluations, seed=seed + n, staleness=(1,))
+                    label = f"{name}, {change}, seed {seed + n}" + ("" if guided else f", {UNGUIDED}")
+                    if guided or (preset == "full" and change in DRAWN_AS_PAPER):
+                        cases[label] = partial(_rows, setting, change, guided, chosen)
+
+    def problem_of(row: Mapping[str, Any]) -> Problem:
+        return without(settings[row["scenario"]].problem, row["change"])
+
+    base = SearchOptions(evaluations=evaluations, seed=seed, staleness=(1,))
+    parameters = {
+        "constants": constants_digest(),
+        "search": options_document(base),
+        "changes": CHANGES,
+    }
+    return Study(
+        "rpeg/ablation", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+    )
+
+
+def losses(frame: pl.DataFrame, guided: float = 0.5) -> pl.DataFrame:
+    """Return the loss of mean throughput by scenario and change.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The raw table.
+    guided : float
+        Share of guided draws of the searches that count.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``scenario``, ``change``, ``tokens_per_s`` (mean over seeds), ``spread_frac`` (standard deviation over
+        mean), ``loss_frac`` against the full system, ``found`` (seeds with a plan that fits).
+    """
+    import polars as pl
+
+    means = (
+        frame.filter(pl.col("guided") == guided)
+        .group_by("scenario", "change", maintain_order=True)
+        .agg(
+            pl.col("tokens_per_s").mean(),
+            (pl.col("tokens_per_s").std() / pl.col("tokens_per_s").mean()).alias("spread_frac"),
+            pl.col("fits").sum().alias("found"),
+        )
+    )
+    full = means.filter(pl.col("change") == FULL).select("scenario", pl.col("tokens_per_s").alias("full"))
+    return (
+        means.join(full, on="scenario", maintain_order="left")
+        .with_columns((1 - pl.col("tokens_per_s") / pl.col("full")).alias("loss_frac"))
+        .drop("full")
+        .filter(pl.col("change") != FULL)
+    )
+
+
+def averages(
+    lost: pl.DataFrame, scenarios: tuple[str, ...] = ("MemTight", "Hetero", "Deep")
+) -> dict[str, float]:
+    """Return the mean loss of each change over scenarios; by default over those that the paper prints."""
+    import polars as pl
+
+    rows = lost.filter(pl.col("scenario").is_in(scenarios)).group_by("change").agg(pl.col("loss_frac").mean())
+    return {change: float(loss) for change, loss in sorted(rows.iter_rows()) if loss is not None}
+
+
+def order(by_change: Mapping[str, float], count: int = 3) -> str:
+    """Return the changes with the largest losses, largest first."""
+    return ", ".join(sorted(by_change, key=lambda c: -by_change[c])[:count])
+
+
+def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Table IV: losses by scenario and on average, and which features dominate."""
+    frame = tables["ablation"]
+    lost = losses(frame)
+    found = []
+    by = {(r["scenario"], r["change"]): r["loss_frac"] for r in lost.iter_rows(named=True)}
+    for change in PRINTED:
+        for scenario in ("MemTight", "Hetero", "Deep"):
+            loss = by.get((scenario, change))
+            ours = Unavailable("not computed at this preset") if loss is None else 100 * loss
+            found.append(
+                Compared(
+                    f"{change} ({MEANING[change]}), loss in {scenario}",
+                    "%",
+                    ours,
+                    paper.value("table04", f"{change} loss", scenario),
+                )
+            )
+    mean = averages(lost)
+    for change in PRINTED:
+        found.append(
+            Compared(
+                f"{change}, average",
+                "%",
+                100 * mean[change],
+                paper.value("table04", f"{change} loss", "average"),
+            )
+        )
+    for change in SMALL:
+        found.append(Compared(f"{change} ({MEANING[change]}), average", "%", 100 * mean[change], "below 1"))
+    printed = {c: float(paper.number("table04", f"{c} loss", "average").value or 0) for c in PRINTED}
+    found.append(Compared("the largest losses", "", order(mean), order(printed)))
+    return found

@@ -1,0 +1,229 @@
+"""Studies: rows computed case by case, so that what is interrupted goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.errors import OutputError, RlprofError
+from rlprof.progress import Progress, silent
+from rlprof.reproduce.raw import RawTable, machine, now, read_raw, versions, write_raw
+from rlprof.trace.output import output_error
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Row = Mapping[str, Any]
+
+
+def _fresh(_: pl.DataFrame) -> str | None:
+    """Nothing to say against a table."""
+    return None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A raw table that can be computed.
+
+    Parameters
+    ----------
+    name : str
+        "rpeg/weak_scaling": folder and file of the table.
+    preset : str
+        "smoke", "full".
+    seed : int
+        Of all random choices.
+    parameters : mapping
+        All that the rows depend on, plain values. A stored table with others is not used.
+    cases : mapping of str to callable
+        By the name of the case: gives its rows.
+    stale : callable
+        Says what is wrong with a stored table, because the program has changed; None if nothing is.
+    """
+
+    name: str
+    preset: str
+    seed: int
+    parameters: Mapping[str, Any]
+    cases: Mapping[str, Callable[[], Sequence[Row]]]
+    stale: Callable[[pl.DataFrame], str | None] = field(default=_fresh)
+
+    @property
+    def file(self) -> str:
+        """Name of the table's file."""
+        return f"{self.name.rpartition('/')[2]}.{self.preset}.csv"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two tables the same."""
+        facts = {
+            "study": self.name,
+            "preset": self.preset,
+            "seed": self.seed,
+            "parameters": dict(self.parameters),
+            "cases": list(self.cases),
+        }
+        return dict(json.loads(json.dumps(facts)))  # as it comes back from a file
+
+    @property
+    def key(self) -> str:
+        """Short hash of the identity."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, eq=False)
+class Obtained:
+    """A raw table, and what was done to get it.
+
+    Parameters
+    ----------
+    table : RawTable
+        The rows.
+    computed : int
+        Cases that were computed for it; 0 for a stored table.
+    notes : tuple of str
+        Why stored tables were not used.
+    """
+
+    table: RawTable
+    computed: int
+    notes: tuple[str, ...]
+
+
+def shipped_path(checkout: Path, study: Study) -> Path:
+    """Where the raw table of a study is kept in a checkout."""
+    return checkout / "datasets" / "runs" / study.name.partition("/")[0] / study.file
+
+
+def obtain(
+    study: Study,
+    out: Path,
+    *,
+    checkout: Path | None = None,
+    fresh: bool = False,
+    progress: Progress = silent,
+) -> Obtained:
+    """Return the raw table of a study: from `out`, from the checkout, or computed.
+
+    Parameters
+    ----------
+    study : Study
+        What is wanted.
+    out : pathlib.Path
+        Folder that keeps the table, and what an interrupted computation had.
+    checkout : pathlib.Path, optional
+        Where shipped tables are looked for.
+    fresh : bool
+        Compute all cases anew.
+    progress : callable
+        Told how far it is.
+
+    Returns
+    -------
+    Obtained
+        After Ctrl-C the cases that were done are kept, and the next call goes on.
+
+    Raises
+    ------
+    OutputError
+        If `out` cannot be written.
+    """
+    notes: list[str] = []
+    if not fresh:
+        places = [out / study.file] + ([shipped_path(checkout, study)] if checkout else [])
+        for path in places:
+            stored = _stored(study, path, notes)
+            if stored is not None:
+                return Obtained(stored, 0, tuple(notes))
+    table, computed = _compute(study, out, fresh=fresh, progress=progress)
+    return Obtained(table, computed, tuple(notes))
+
+
+def stored_table(study: Study, checkout: Path) -> RawTable | None:
+    """Return the table that a checkout holds of a study, if it is of this study and not stale."""
+    return _stored(study, shipped_path(checkout, study), [])
+
+
+def _stored(study: Study, path: Path, notes: list[str]) -> RawTable | None:
+    if not path.exists():
+        return None
+    try:
+        table = read_raw(path)
+    except RlprofError as error:
+        notes.append(f"not used: {error}")
+        return None
+    identity = study.identity
+    other = sorted(k for k, v in identity.items() if table.about.get(k) != v)
+    if other:
+        notes.append(f"not used: {path} was computed with other {', '.join(other)}")
+        return None
+    wrong = study.stale(table.frame)
+    if wrong:
+        notes.append(f"not used: {path}: {wrong}")
+        return None
+    return table
+
+
+def _compute(study: Study, out: Path, *, fresh: bool, progress: Progress) -> tuple[RawTable, int]:
+    import polars as pl
+
+    partial = out / f".{study.file.removesuffix('.csv')}.{study.key}.partial.jsonl"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            partial.unlink(missing_ok=True)
+        done = _read_partial(partial)
+        began = min([now(), *(d["began"] for d in done.values())])
+        computed = 0
+        for n, (case, rows_of) in enumerate(study.cases.items()):
+            progress(f"{study.name}: {case}", n / len(study.cases))
+            if case in done:
+                continue
+            started, clock = now(), time.monotonic()
+            rows = [dict(row) for row in rows_of()]
+            done[case] = {
+                "case": case,
+                "began": started,
+                "seconds": time.monotonic() - clock,
+                "rows": rows,
+            }
+            with partial.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[case], allow_nan=False) + "\n")
+            computed += 1
+        progress(study.name, 1.0)
+        rows = [{"case": case, **row} for case in study.cases for row in done[case]["rows"]]
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        about = {
+            **study.identity,
+            "machine": machine(),
+            "versions": versions(),
+            "began": began,
+            "ended": now(),
+            "seconds": round(sum(d["seconds"] for d in done.values()), 3),
+        }
+        write_raw(out / study.file, frame, about)
+        partial.unlink(missing_ok=True)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise output_error(error, out) from error
+    return read_raw(out / study.file), computed
+
+
+def _read_partial(path: Path) -> dict[str, Any]:
+    """Cases that an interrupted computation had done; a line that was cut off is left out."""
+    done: dict[str, Any] = {}
+    if not path.exists():
+        return done
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        done[entry["case"]] = entry
+    return done
