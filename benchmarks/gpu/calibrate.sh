@@ -4,9 +4,8 @@
 # Usage: calibrate.sh OUT [RAW...]   RAW: files of an earlier run on such a machine, by their names, to go on from
 # SECONDS_IN_ALL (default 240) ends it; PRESET: full (default), quick or smoke; DEVICES: as of rlprof calibrate.
 set -u
-out=$1; shift
+mkdir -p "$1"; out=$(cd "$1" && pwd); shift
 here=$(cd "$(dirname "$0")/../.." && pwd)
-mkdir -p "$out"
 for earlier in "$@"; do
   there=$out/$(basename "$earlier"); [ -s "$there" ] || cp "$earlier" "$there"
 done

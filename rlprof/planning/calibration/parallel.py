@@ -70,9 +70,10 @@ ALONE = Ranks()
 @cache
 def _functions() -> tuple[Any, Any]:
     """Two autograd functions, made once PyTorch is there."""
-    torch, dist = torch_module(), torch_module("distributed")
+    dist = torch_module("distributed")
+    function: Any = torch_module("autograd").Function
 
-    class Summed(torch.autograd.Function):  # type: ignore[misc]
+    class Summed(function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
             dist.all_reduce(x, group=group)
@@ -83,7 +84,7 @@ def _functions() -> tuple[Any, Any]:
         def backward(_: Any, *gradient: Tensor) -> tuple[Tensor, None]:
             return gradient[0], None
 
-    class Copied(torch.autograd.Function):  # type: ignore[misc]
+    class Copied(function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
             ctx.group = group

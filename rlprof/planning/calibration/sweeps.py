@@ -256,6 +256,9 @@ def parallel_points(device: str, count: int, preset: Preset) -> list[Point]:
     """Operators that two devices share, by tensor or data parallelism; no constant is fitted to them."""
     if count < 2:
         return []
+    shapes: tuple[ModelShape, ...]
+    trained: tuple[ModelShape, ...]
+    data: tuple[ModelShape, ...]
     if device == "cuda":
         shapes, trained = (_7B, _8B, _13B), (_cut(_7B, 16), _7B)
         inference, training = [(16, 128, 384), (64, 128, 128)], [(8, 128, 384), (16, 128, 384)]

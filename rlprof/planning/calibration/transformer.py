@@ -287,7 +287,7 @@ def log_probabilities(model: Decoder, tokens_BT: Tensor) -> Tensor:
 
 def _rows(logits: int, model: Decoder) -> int:
     """Rows that have so many logits."""
-    return max(1, logits // model.head.shape[0])
+    return max(1, logits // int(model.head.shape[0]))
 
 
 def prefill(model: Decoder, tokens_BT: Tensor, cache: KVCache) -> Tensor:

@@ -49,7 +49,7 @@ def _few_small_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "points_of", lambda part, *_: POINTS[part])
     monkeypatch.setattr(sweeps, "effort_of", lambda *_: EFFORT)
     monkeypatch.setattr(links, "GRACE_S", 0.3)
-    monkeypatch.setattr(kernels, "BEYOND_CACHES_BYTES", {"cpu": 4096})
+    monkeypatch.setattr(kernels, "BEYOND_CACHES_BYTES", {"cpu": 4096, "cuda": 4096})
 
 
 def test_every_point_is_visited_in_every_round_and_round_by_round(tmp_path: Path) -> None:
