@@ -8,12 +8,13 @@ import importlib
 import os
 import sys
 import time
+from pathlib import Path
 
 NEEDED = {
     "numpy": "numpy", "scipy": "scipy", "numba": "numba", "matplotlib": "matplotlib", "yaml": "PyYAML",
     "PIL": "pillow", "cv2": "opencv-python-headless", "tqdm": "tqdm", "termcolor": "termcolor",
     "easydict": "easydict", "cloudpickle": "cloudpickle", "gymnasium": "gymnasium", "OpenGL": "PyOpenGL",
-    "etils.epath": "etils[epath]", "absl": "absl-py", "bddl": "bddl", "mujoco": "mujoco==3.3.7",
+    "future": "future", "bddl": "bddl", "mujoco": "mujoco==3.3.7",
 }  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def main() -> int:
         print("missing: " + "; ".join(missing))
         return 1
     started = time.perf_counter()
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from rlprof.workloads.embodied.simulators.libero_env import make_env
 
     env = make_env(0)
