@@ -1,4 +1,4 @@
-"""Which of the ranked windows to fill first: no root, no relatives (specification A, section 4, "Targets")."""
+"""Which of the ranked windows to fill first: no root, no relatives (specification A, section 4)."""
 
 from __future__ import annotations
 

@@ -143,6 +143,9 @@ def embodied(
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Iterations between checkpoints.")
     ] = 10,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A graph.json that rlprof optimize has selected.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     capture: Annotated[
@@ -196,6 +199,7 @@ def embodied(
             force=force,
             checkpoint_every=checkpoint_every,
             capture=capture,
+            graph=graph,
             activity=sm_activity.value,
             progress=progress,
         )

@@ -1,4 +1,4 @@
-"""Where the optimiser gets activity from while a program trains: counters of a GPU, or the program's cores."""
+"""Where the optimiser gets activity from while a program trains: counters of a GPU, or cores."""
 
 from __future__ import annotations
 

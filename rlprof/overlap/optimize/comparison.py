@@ -125,10 +125,7 @@ def _choices(native: CallGraph, graphs: Sequence[CallGraph], path: str, most: in
         runs.setdefault(execution(call, path), {}).setdefault(call.iteration[path], []).append(call)
     total = sum(len(run) for run in runs.values())
     run = next(iter(runs.values()))
-    if len(run) <= most:
-        chosen = sorted(run)
-    else:
-        chosen = _iterations(run, graphs, most)
+    chosen = sorted(run) if len(run) <= most else _iterations(run, graphs, most)
     origins = frozenset(call.origin for i in chosen for call in run[i])
     yield Comparison(path, origins, len(chosen), total / len(chosen))
 
@@ -166,8 +163,8 @@ class Restricted:
     Parameters
     ----------
     graph : CallGraph
-        Its arguments from outside are ``External((0, 0, ...))`` and ``((0, 1, ...))`` for positional and named
-        ones of the region, and ``External((0, 2, id, ...))`` for outputs of calls outside.
+        What comes from outside is ``External((0, 0, ...))`` and ``((0, 1, ...))`` for positional and named
+        arguments of the region, and ``External((0, 2, id, ...))`` for outputs of calls outside.
     outside : tuple of str
         Ids of those calls, in the graph that was restricted.
     """

@@ -91,7 +91,7 @@ class Found:
     refused: tuple[Refused, ...]
 
     def best(self, most: int) -> tuple[Candidate, ...]:
-        """The first `most` by delta; ties, and those of unknown delta at the end, in the order of the search."""
+        """The first `most` by delta; ties in the order of the search, those of unknown delta at the end."""
         return tuple(
             sorted(
                 self.candidates,
@@ -177,13 +177,13 @@ class _Search:
             self._around(loop, above, inside)
         self._training()
         if not marked:
-            self._moves(node, loop, self._internal(loop))
+            self._moves(node, self._internal(loop))
 
     def _in_plain(self, node: str, parent: str) -> None:
         """Can it move itself? Then the others beside it."""
-        self._moves(node, parent, self._internal(parent))
+        self._moves(node, self._internal(parent))
 
-    def _moves(self, node: str, parent: str, items: list[str]) -> None:
+    def _moves(self, node: str, items: list[str]) -> None:
         for partner in self._partners(items, node):
             for moved in (node, partner):
                 self._try((step("rewire", moved, stream="own"),), partner, 1)

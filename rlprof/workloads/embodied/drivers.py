@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.asynchronous import AsynchronousTrainer
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 from rlprof.workloads.embodied.schedule_run import ScheduledTrainer
 from rlprof.workloads.embodied.schedules import schedule_named
 from rlprof.workloads.embodied.trainer import Trainer
+
+if TYPE_CHECKING:
+    from rlprof.overlap.optimize.graph_file import GraphFile
 
 #: Phases of an iteration whose time is measured, and the tasks that belong to them.
 PHASES = {
@@ -65,9 +68,9 @@ class Driver(Protocol):
 class LoopDriver:
     """The training loop itself, as nodes: colocated."""
 
-    def __init__(self, trainer: Trainer, placement: str) -> None:
+    def __init__(self, trainer: Trainer, placement: str, spares: Sequence[Simulator] = ()) -> None:
         self.trainer, self.placement = trainer, placement
-        self.wrapped: Wrapped = wrap_trainer(trainer)
+        self.wrapped: Wrapped = wrap_trainer(trainer, spares)
         self._started: dict[int, int] = {}
         self._phases: dict[str, Span] = {}
         for name in PHASES:
@@ -160,7 +163,9 @@ class AsynchronousDriver:
         self.trainer.close()
 
 
-def make_driver(trainer: Trainer, config: Config, first: int = 0) -> Driver:
+def make_driver(
+    trainer: Trainer, config: Config, first: int = 0, *, graph: GraphFile | None = None
+) -> Driver:
     """Make what drives a trainer under the configuration's schedule.
 
     Parameters
@@ -171,7 +176,13 @@ def make_driver(trainer: Trainer, config: Config, first: int = 0) -> Driver:
         Says the schedule.
     first : int
         Number of the first iteration.
+    graph : GraphFile, optional
+        Runs in place of the training loop.
     """
+    if graph is not None:
+        from rlprof.workloads.embodied.graph_driver import GraphFileDriver
+
+        return GraphFileDriver(trainer, config, graph)
     kind = schedule_named(config.schedule).placement
     placement = "colocated"
     if kind != "colocated":

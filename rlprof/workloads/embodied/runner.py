@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlprof.errors import OutputError
+from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.progress import Progress, silent
 from rlprof.workloads.embodied import checkpoint, metrics, record
 from rlprof.workloads.embodied.activity import Activity, Span
@@ -51,6 +52,7 @@ def run(
     checkpoint_every: int = 10,
     capture: Path | None = None,
     activity: str = "off",
+    graph: Path | None = None,
     progress: Progress = silent,
 ) -> RunSummary:
     """Train.
@@ -73,6 +75,9 @@ def run(
         The `.rlprof` file to record the iterations into.
     activity : {"auto", "off"}
         Measure SM activity (without a GPU: the share of busy cores) of each iteration and its phases.
+    graph : pathlib.Path, optional
+        A graph that `rlprof optimize` has selected for this configuration; the first two iterations are
+        recorded, the others run by it.
     progress : callable
         Told how far it is.
 
@@ -93,6 +98,7 @@ def run(
         raise ConfigurationError("a number of iterations below 1", hint="give at least 1")
     if (out / metrics.NAME).exists() and not (resume or force):
         raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
+    chosen = None if graph is None else GraphFile.read(graph)
     _limit_threads(config)
     with ExitStack() as stack:
         progress("starting", 0.0)
@@ -103,7 +109,7 @@ def run(
         for name in (metrics.NAME, record.NAME):
             metrics.cut(out / name, done)
         seen = record.watch(trainer)
-        driver = make_driver(trainer, config, done)
+        driver = make_driver(trainer, config, done, graph=chosen)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
         sampler = Activity.off() if activity == "off" else Activity.start(out, config.device)

@@ -1,0 +1,158 @@
+"""Runs a selected graph: the first iterations are recorded natively, the others run by the graph."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.materialise import Arguments
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.replacement import Replacement
+from rlprof.workloads.embodied.activity import Span
+from rlprof.workloads.embodied.build import make_simulator
+from rlprof.workloads.embodied.contracts import GlobalStep, PolicyOutput
+from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver
+from rlprof.workloads.embodied.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rlprof.overlap.recorder import Recorder
+    from rlprof.workloads.embodied.config import Config
+    from rlprof.workloads.embodied.trainer import Trainer
+
+#: Iterations that are recorded before the graph is there.
+RECORDED = 2
+
+
+class Answers:
+    """Sees which samples were answered with which weights, for the semantic record of a trainer.
+
+    Natively the rollout worker tells that of each answer; a graph runs the phases of an answer, not the code
+    around them.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Its rollout worker has the watch that is told.
+    graph : CallGraph
+        What runs.
+    """
+
+    def __init__(self, trainer: Trainer, graph: CallGraph) -> None:
+        self._trainer = trainer
+        self._lock = threading.Lock()
+        self._given: dict[tuple[int, int], list[tuple[tuple[int, ...] | None, int]]] = {}
+        self._names = {path: path.rpartition("/")[2] for path in graph.nodes}
+        self._epoch = 0
+
+    def started(self, call: Call, arguments: Arguments) -> None:
+        """An answer is about to be finished, or all of them to be used."""
+        name = self._names[call.node]
+        if name == "decode":
+            *_, epoch, chunk = (i for loop, i in call.indices if not loop.endswith("/denoise"))
+            with self._lock:
+                self._given.setdefault((epoch, chunk), []).append(
+                    (call.samples, self._trainer.rollout.version)
+                )
+        elif name == "compute_adv" and (watch := self._trainer.rollout.watch) is not None:
+            for trajectory in arguments[0][0]:
+                for chunk, output in enumerate(trajectory.outputs):
+                    for samples, version in self._given.get((self._epoch, chunk), ()):
+                        rows = slice(None) if samples is None else list(samples)
+                        part = PolicyOutput(*(field[rows] for field in output))
+                        ids = None if samples is None else np.array(samples, dtype=np.int64)
+                        watch.predicted(part, self._epoch, chunk, ids, version)
+                self._epoch += 1
+
+    def ended(self, call: Call) -> None:
+        """Take no note."""
+
+
+class GraphFileDriver(LoopDriver):
+    """See the module; `iteration` is as of `LoopDriver`, and trains the same.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        What is driven.
+    config : Config
+        Of the run; schedule ``colocated``.
+    graph : GraphFile
+        What `rlprof optimize` wrote.
+
+    Raises
+    ------
+    ConfigurationError
+        If the schedule is none that is wrapped as nodes.
+    """
+
+    def __init__(self, trainer: Trainer, config: Config, graph: GraphFile) -> None:
+        if config.schedule != "colocated":
+            raise ConfigurationError(
+                f"a graph runs in place of the schedule colocated, not of {config.schedule}",
+                hint="leave --schedule away",
+            )
+        self._stack = ExitStack()
+        try:
+            spares = []
+            for _ in range(int(graph.facts.get("spares", 0))):
+                spares.append(make_simulator(config))
+                self._stack.callback(spares[-1].close)
+            super().__init__(trainer, f"colocated, a graph of {len(graph.steps)} steps", spares)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._graph = graph
+        self._recorder: Recorder | None = None
+        self._done = 0
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration.
+
+        Raises
+        ------
+        OverlapError
+            After the recorded iterations, if the graph is none of this program.
+        """
+        program, region = self.wrapped.program, self.wrapped.nodes["iteration"]
+        if self._done == 0:
+            self._recorder = program.record(region, runs=RECORDED)
+            self._recorder.__enter__()
+        found = super().iteration(step)
+        self._done += 1
+        if self._done == RECORDED and self._recorder is not None:
+            recorder, self._recorder = self._recorder, None
+            recorder.__exit__(None, None, None)
+            native = program.graph(recorder.recording)
+            graph = self._graph.derive(native)
+            program.install(graph, recording=recorder.recording, watch=lambda: Answers(self.trainer, graph))
+        by_graph = self._done > RECORDED
+        further: dict[str, Any] = {**found.further, "graph": by_graph}
+        return found._replace(further=further, phases=self._phases_of_graph() if by_graph else found.phases)
+
+    def _phases_of_graph(self) -> dict[str, Span]:
+        """From the first start to the last end of the calls in each phase."""
+        replacement = self.wrapped.program.table[self.wrapped.nodes["iteration"].path]
+        assert isinstance(replacement, Replacement)
+        record = replacement.last_record
+        spans: dict[str, Span] = {}
+        for run in () if record is None else record.tasks:
+            node = replacement.graph.by_id[run.task].node
+            for name in PHASES:
+                if f"/{name}/" in f"{node}/":
+                    old = spans.get(name, Span(run.start_ns, run.end_ns))
+                    spans[name] = Span(min(old.start_ns, run.start_ns), max(old.end_ns, run.end_ns))
+        return spans
+
+    def close(self) -> None:
+        """Put the trainer back and end the spare simulators."""
+        try:
+            if self._recorder is not None:
+                self._recorder.drop()
+                self._recorder.__exit__(None, None, None)
+            super().close()
+        finally:
+            self._stack.close()
