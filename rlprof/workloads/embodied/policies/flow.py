@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlprof.workloads.embodied.contracts import SimulatorSpec
+from rlprof.workloads.embodied.contracts import Floats, SimulatorSpec
 from rlprof.workloads.embodied.policies.base import (
     HALF_LOG_2PI,
     Features,
@@ -27,6 +28,9 @@ from rlprof.workloads.embodied.policies.base import (
 )
 from rlprof.workloads.embodied.policies.layers import Block, Norm, Stack, time_features
 from rlprof.workloads.embodied.policies.sizes import PolicySize
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.policies.captured import CapturedSteps
 
 
 class FlowPolicy(TorchPolicy):
@@ -50,6 +54,44 @@ class FlowPolicy(TorchPolicy):
         )
         seen = Features(*(x.repeat_interleave(steps, 0) for x in features))
         return self.velocity(points.flatten(0, 1), times.repeat(batch), wide, seen).view(points.shape)
+
+    captured: CapturedSteps | None = None
+
+    def capture(self) -> None:
+        """Run denoise steps as CUDA graphs from now on.
+
+        Raises
+        ------
+        ConfigurationError
+            If the policy is on no CUDA device, or computes sample by sample.
+        """
+        from rlprof.workloads.embodied.policies.captured import CapturedSteps
+
+        self.captured = CapturedSteps(self)
+
+    def denoise_step(
+        self, point: Tensor, prefix: Prefix, features: Features, noise: Floats, index: int
+    ) -> Tensor:
+        """Next point of the chain."""
+        if self.captured is not None:
+            drawn = self._tensor(noise[:, index + 1])
+            following = self.captured.step(point, prefix, features, drawn, index)
+            if following is not None:
+                return following
+        return super().denoise_step(point, prefix, features, noise, index)
+
+    def plan(self, device: torch.device) -> Tensor:
+        """Time before each step and scale of its noise, shape (steps, 2)."""
+        steps = [self._step_s(k) for k in range(self.size.denoise_steps)]
+        return torch.tensor([[time, scale] for time, _, scale in steps], device=device, dtype=torch.float32)
+
+    def advance(
+        self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, time: Tensor, scale: Tensor
+    ) -> Tensor:
+        """Next point of a chain, with time and scale (shape ()) on the device: no number of the host."""
+        length = 1.0 / self.size.denoise_steps
+        head = self.velocity(point.to(self.dtype), time.expand(len(point)), prefix, features).float()
+        return self._mean(point, head, time, length, scale) + scale * math.sqrt(length) * noise
 
     def _step_s(self, index: int) -> tuple[float, float, float]:
         """Time before a step, its length, and the scale of its noise."""

@@ -1,0 +1,106 @@
+"""Denoise steps as CUDA graphs: refused without a GPU, and equal to the eager ones on one."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.sizes import size_of
+from tests.workloads.embodied.made import observation, spec
+
+torch = pytest.importorskip("torch")
+FLOWS = ("pi0", "pi05", "gr00t")
+
+
+def test_without_a_cuda_device_it_says_what_to_change() -> None:
+    policy = make(size_of("pi0", "tiny"), spec(), seed=1)
+    with pytest.raises(ConfigurationError, match="need a CUDA device") as caught:
+        policy.capture()
+    assert "--device cuda:0" in str(caught.value.hint)
+    assert policy.captured is None
+
+
+@pytest.mark.parametrize("family", FLOWS)
+def test_a_step_with_its_numbers_on_the_device_is_the_eager_one(family: str) -> None:
+    policy = make(size_of(family, "tiny"), spec(3), seed=1)
+    seen = observation(3)
+    noise = policy.noise(seen, GlobalStep(0), 0, 0)
+    features = policy.vision(seen)
+    prefix = policy.backbone(features)
+    point, plan = policy.start(noise), policy.plan(policy.device)
+    with torch.no_grad():
+        for index in range(policy.spec.denoise_steps):
+            drawn = torch.from_numpy(noise[:, index + 1])
+            moved = policy.advance(point, prefix, features, drawn, plan[index, 0], plan[index, 1])
+            point = policy.denoise_step(point, prefix, features, noise, index)
+            assert torch.allclose(moved, point, rtol=1e-5, atol=1e-6)
+
+
+def _answers(policy: Any, batches: list[int]) -> list[Any]:
+    found = []
+    for k, batch in enumerate(batches):
+        seen = observation(batch, cameras=2, seed=k)
+        found.append(policy.act(seen, policy.noise(seen, GlobalStep(k), 0, 0)))
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", [*FLOWS, "pi0 of transformers"])
+def test_captured_steps_are_the_eager_ones(family: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    name, _, library = family.partition(" ")
+    if library:
+        pytest.importorskip("transformers")
+    size = replace(size_of(name, "tiny"), image=32, transformers=bool(library))
+    policy = make(size, spec(4, cameras=2), seed=1, device="cuda:0")
+    batches = [4, 2, 4, 2, 4]
+    eager = _answers(policy, batches)
+    policy.capture()
+    for _ in range(2):
+        captured = _answers(policy, batches)
+        assert policy.captured.refused is None
+        assert policy.captured.graphs == 2
+        for a, b in zip(eager, captured, strict=True):
+            for x, y in zip(a, b, strict=True):
+                assert np.allclose(x, y, rtol=1e-4, atol=1e-5)
+    # two chains at once, step by step in turn, on streams of their own
+    seen = [observation(4, cameras=2, seed=k) for k in (0, 2)]
+    noise = [policy.noise(s, GlobalStep(k), 0, 0) for s, k in zip(seen, (0, 2), strict=True)]
+    found: dict[int, Any] = {}
+    barrier = threading.Barrier(2)
+
+    def chain(k: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            features = policy.vision(seen[k])
+            prefix = policy.backbone(features)
+            points = [policy.start(noise[k])]
+            for index in range(policy.spec.denoise_steps):
+                barrier.wait()
+                points.append(policy.denoise_step(points[-1], prefix, features, noise[k], index))
+            found[k] = policy.decode(tuple(points), prefix, noise[k])
+
+    threads = [threading.Thread(target=chain, args=(k,)) for k in (0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert policy.captured.refused is None
+    assert policy.captured.graphs == 3
+    for k, native in enumerate((eager[0], eager[2])):
+        assert np.allclose(found[k].chain, native.chain, rtol=1e-4, atol=1e-5)
+    # weights that moved are seen
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.data = (parameter.data * 1.01).clone()
+    policy.captured.forget()
+    changed = _answers(policy, [4])[0]
+    policy.captured = None
+    assert np.allclose(changed.chain, _answers(policy, [4])[0].chain, rtol=1e-4, atol=1e-5)
