@@ -17,7 +17,9 @@ from rlprof.cli.capture import capture
 from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
+from rlprof.cli.mps import app as mps
 from rlprof.cli.plan import app as plan
+from rlprof.cli.quota import quota
 from rlprof.cli.reproduce import app as reproduce
 from rlprof.cli.run import app as run_app
 from rlprof.errors import RlprofError
@@ -40,6 +42,8 @@ app.command()(calibrate)
 app.command()(capture)
 app.command()(doctor)
 app.command()(export)
+app.command()(quota)
+app.add_typer(mps, name="mps")
 app.add_typer(plan, name="plan")
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(run_app, name="run")

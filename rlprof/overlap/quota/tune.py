@@ -1,0 +1,402 @@
+"""The quota of one of several commands that run at the same time: slack, Algorithm 2, validation, by itself.
+
+What runs alone and what runs together is measured in turn, so that a drift of the machine meets all alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlprof.analysis.trials import Rule, Spread, compare, measure_paired, spread
+from rlprof.errors import UsageError
+from rlprof.overlap.quota.branches import Bench, Branch, Round, Worker
+from rlprof.overlap.quota.errors import BranchError
+from rlprof.overlap.quota.levels import Level
+from rlprof.overlap.quota.mechanism import Mechanism
+from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
+from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, most_trials, quota_search
+from rlprof.overlap.quota.validation import Validation, validate
+from rlprof.progress import Progress, silent
+from rlprof.taskgraph import Edge, RunRecord, Task, TaskGraph
+from rlprof.taskgraph.record import TaskRun
+from rlprof.unavailable import Unavailable
+
+JOIN = "join"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured.
+
+    Parameters
+    ----------
+    rule : Rule
+        For the first measurements and for each level: confidence and pairs.
+    final : Rule
+        For the validation, with the least gain that counts.
+    budget_s : float or None
+        Time for all of it, in seconds; what is left over goes to the validation.
+    timeout_s : float
+        Longest time of a set-up or a round, in seconds.
+    """
+
+    rule: Rule = field(default_factory=lambda: Rule(most_pairs=6))
+    final: Rule = field(default_factory=lambda: Rule(most_pairs=12, least_gain_frac=0.01))
+    budget_s: float | None = None
+    timeout_s: float = 600.0
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the first measurements: as many as a clear answer needs."""
+        return self.rule.least_pairs or self.rule.most_pairs
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured and decided. Parts that were not reached are `Unavailable` and say why.
+
+    Parameters
+    ----------
+    branches : tuple of Branch
+        The commands.
+    mechanism, unit, setting, resource : str
+        What sets the quotas, of what.
+    in_rounds : dict of str to bool
+        Whether the branch takes part in rounds; else its start and end are in its times.
+    alone : dict of str to Spread
+        Times of each branch by itself.
+    ready : dict of str to Spread
+        When each branch is ready if all run together under q0.
+    together : Spread
+        When all are ready, under q0.
+    unmanaged : Spread or Unavailable
+        The same without the mechanism (under MPS: time-sliced).
+    pair : EligiblePair or Unavailable
+        Who has slack.
+    levels : tuple of Level or Unavailable
+        Weakest first.
+    search : QuotaSearch or Unavailable
+        Algorithm 2.
+    validation : Validation or Unavailable
+        Its answer against q0.
+    reason : str
+        Why the quotas are what they are.
+    spent_s : float
+        Time that it took, in seconds.
+    states : tuple of dict
+        State of the machine from time to time.
+    """
+
+    branches: tuple[Branch, ...]
+    mechanism: str
+    unit: str
+    setting: str
+    resource: str
+    in_rounds: dict[str, bool]
+    alone: dict[str, Spread]
+    ready: dict[str, Spread]
+    together: Spread
+    unmanaged: Spread | Unavailable
+    pair: EligiblePair | Unavailable
+    levels: tuple[Level, ...] | Unavailable
+    search: QuotaSearch | Unavailable
+    validation: Validation | Unavailable
+    reason: str
+    spent_s: float
+    states: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def quotas(self) -> dict[str, Level]:
+        """The quota of each branch that is given one."""
+        pair, validation = self.pair, self.validation
+        if isinstance(pair, EligiblePair) and isinstance(validation, Validation) and not validation.kept:
+            return {pair.earlier: validation.chosen}
+        return {}
+
+
+class _Stopped(Exception):
+    """q0 is kept, for a reason."""
+
+
+def tune(
+    branches: Sequence[Branch],
+    mechanism: Mechanism,
+    settings: Settings | None = None,
+    *,
+    progress: Progress = silent,
+    watch: Callable[[Tuning], None] | None = None,
+    state: Callable[[], dict[str, Any]] | None = None,
+) -> Tuning:
+    """Find the quota with which several commands are all done soonest.
+
+    Parameters
+    ----------
+    branches : sequence of Branch
+        At least two, with distinct names. They meet when all are done.
+    mechanism : Mechanism
+        What sets quotas.
+    settings : Settings, optional
+        How much is measured.
+    progress : Progress
+        Told the stage.
+    watch : callable, optional
+        Gets what is known after every step, so that nothing is lost if this is ended.
+    state : callable, optional
+        Gives the state of the machine, to be kept with the measurements.
+
+    Returns
+    -------
+    Tuning
+        Its `Tuning.quotas` are empty if q0 is kept.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two branches, or two of one name.
+    QuotaError
+        If a branch does not run, or levels cannot be probed. All processes that were started have ended.
+    """
+    branches, settings = tuple(branches), settings or Settings()
+    names = [branch.name for branch in branches]
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise UsageError(f"branches {', '.join(names) or 'none'}", hint="name two or more, all different")
+    with Bench(mechanism, timeout_s=settings.timeout_s) as bench:
+        return _Tuner(branches, mechanism, settings, bench, progress, watch, state).run()
+
+
+class _Tuner:
+    """One tuning at work."""
+
+    def __init__(
+        self,
+        branches: tuple[Branch, ...],
+        mechanism: Mechanism,
+        settings: Settings,
+        bench: Bench,
+        progress: Progress,
+        watch: Callable[[Tuning], None] | None,
+        state: Callable[[], dict[str, Any]] | None,
+    ) -> None:
+        self.branches, self.mechanism, self.settings, self.bench = branches, mechanism, settings, bench
+        self.progress, self.watch, self.state = progress, watch, state
+        self.began_s = time.monotonic()
+        self.workers: list[Worker] = []
+        self.clients: set[str] = set()
+        self.known: Tuning
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.began_s
+
+    def keep(self, **changes: Any) -> None:
+        """Note what is known now, and tell it."""
+        self.known = replace(self.known, **changes, spent_s=self.spent_s)
+        if self.state is not None:
+            now = {"after_s": self.spent_s, **self.state()}
+            self.known = replace(self.known, states=(*self.known.states, now))
+        if self.watch is not None:
+            self.watch(self.known)
+
+    def run(self) -> Tuning:
+        self.progress("starting branches", 0.0)
+        self.workers = [self.bench.worker(branch) for branch in self.branches]
+        rounds = self.first_rounds()
+        try:
+            pair = self.find_pair(rounds)
+            self.check_room(pair, rounds)
+            self.progress("probing quotas", 0.3)
+            levels = self.mechanism.levels(self.progress)
+            self.keep(levels=levels)
+            if len(levels) < 2:
+                raise _Stopped(f"there is one level only of {self.mechanism.resource}")
+            search = self.search(pair, levels)
+            self.keep(search=search)
+            validation = self.validate(pair, search)
+            self.keep(validation=validation, reason=validation.reason)
+        except _Stopped as stopped:
+            self.keep(reason=f"q0 is kept: {stopped}")
+        return self.known
+
+    # under q0 ----------------------------------------------------------------------------------------------
+
+    def look_for_clients(self) -> None:
+        """Note which branches have a process that quotas have an effect on."""
+        for worker in self.workers:
+            name = worker.branch.name
+            if name not in self.clients and self.mechanism.clients(worker.processes):
+                self.clients.add(name)
+
+    def first_rounds(self) -> list[tuple[tuple[float, ...], Round]]:
+        """Measure branches alone and together, in turn: times alone, and the round of all, of each turn."""
+        bench, workers = self.bench, self.workers
+        unmanaged: list[Worker] = []
+        if self.mechanism.unmanaged() is not None:
+            unmanaged = [bench.worker(branch, managed=False) for branch in self.branches]
+            bench.together(unmanaged)
+        # the first rounds are slower: not timed
+        bench.together(workers, tick=self.look_for_clients)
+        self.look_for_clients()
+        turns: list[tuple[tuple[float, ...], Round]] = []
+        sliced: list[float] = []
+        count = self.settings.rounds
+        for turn in range(count):
+            self.progress("alone and together", 0.3 * turn / count)
+            alone = tuple(bench.together([worker]).join_s for worker in workers)
+            turns.append((alone, bench.together(workers)))
+            if unmanaged:
+                sliced.append(bench.together(unmanaged).join_s)
+        for worker in unmanaged:
+            bench.release(worker)
+        names = [branch.name for branch in self.branches]
+        nothing = Unavailable("not reached")
+        self.known = Tuning(
+            branches=self.branches,
+            mechanism=self.mechanism.name,
+            unit=self.mechanism.unit,
+            setting=self.mechanism.setting,
+            resource=self.mechanism.resource,
+            in_rounds={worker.branch.name: bool(worker.in_rounds) for worker in workers},
+            alone={name: spread([alone[n] for alone, _ in turns]) for n, name in enumerate(names)},
+            ready={name: spread([r.ready_s[n] for _, r in turns]) for n, name in enumerate(names)},
+            together=spread([r.join_s for _, r in turns]),
+            unmanaged=spread(sliced) if sliced else Unavailable("there is no such difference"),
+            pair=nothing,
+            levels=nothing,
+            search=nothing,
+            validation=nothing,
+            reason="not finished",
+            spent_s=self.spent_s,
+        )
+        self.keep()
+        return turns
+
+    def find_pair(self, turns: Sequence[tuple[tuple[float, ...], Round]]) -> EligiblePair:
+        """Find who has slack, and make sure that it is no noise."""
+        names = [branch.name for branch in self.branches]
+        graph = _graph(names)
+        processes = {
+            name: WorkerProcess(
+                name,
+                self.mechanism.resource,
+                name in self.clients,
+                "no process of it is a client of the MPS server: it does no CUDA work, or graphics only",
+            )
+            for name in names
+        }
+        found = find_pair(graph, [_record(graph, names, r) for _, r in turns], processes)
+        self.keep(pair=found)
+        if isinstance(found, Unavailable):
+            raise _Stopped(found.reason)
+        later, earlier = names.index(found.later), names.index(found.earlier)
+        times = [(r.ready_s[later], r.ready_s[earlier]) for _, r in turns]
+        if compare(times, self._rule(self.settings.rule, len(times))).decision != "better":
+            why = f"{found.earlier} is not clearly ready before {found.later}"
+            self.keep(pair=Unavailable(why))
+            raise _Stopped(why)
+        return found
+
+    def check_room(self, pair: EligiblePair, turns: Sequence[tuple[tuple[float, ...], Round]]) -> None:
+        """Stop unless the later branch is slower than alone: a quota cannot give it back more than that."""
+        later = [branch.name for branch in self.branches].index(pair.later)
+        times = [(r.join_s, alone[later]) for alone, r in turns]
+        if compare(times, self._rule(self.settings.rule, len(times))).decision != "better":
+            raise _Stopped(f"{pair.later} is not clearly slower together than alone, so no quota can help it")
+
+    @staticmethod
+    def _rule(rule: Rule, pairs: int) -> Rule:
+        return replace(rule, most_pairs=pairs, budget_s=None)
+
+    # levels ------------------------------------------------------------------------------------------------
+
+    def others(self, pair: EligiblePair, worker: Worker) -> list[Worker]:
+        """The workers, with another one in place of the earlier branch's."""
+        return [worker if w.branch.name == pair.earlier else w for w in self.workers]
+
+    def branch(self, name: str) -> Branch:
+        return next(b for b in self.branches if b.name == name)
+
+    def search(self, pair: EligiblePair, levels: Sequence[Level]) -> QuotaSearch:
+        """Run Algorithm 2."""
+        bench, start = self.bench, self.known.together
+        most = most_trials(len(levels))
+
+        def measure(level: Level) -> Measurement | Unavailable:
+            if level == levels[-1]:  # q0 was measured: its median is what gains are subtracted from
+                return Measurement(start.median_s, start.width_s, start.runs)
+            try:
+                worker = bench.worker(self.branch(pair.earlier), level)
+            except BranchError as error:
+                return Unavailable(str(error))
+            changed = self.others(pair, worker)
+            try:
+                bench.together(changed)
+                found = measure_paired(
+                    lambda: bench.together(self.workers).join_s,
+                    lambda: bench.together(changed).join_s,
+                    self.settings.rule,
+                )
+            finally:
+                bench.release(worker)
+            time_s = start.median_s - found.gain_s
+            return Measurement(time_s, found.candidate.width_s, len(found.pairs), found)
+
+        trials: list[Trial] = []
+
+        def note(trial: Trial) -> None:
+            trials.append(trial)
+            self.progress(f"level {trial.k} of {len(levels)}", 0.3 + 0.5 * len(trials) / most)
+            so_far = min(trials, key=lambda t: t.time_s)
+            anchor = trials[0].k
+            made = (len(levels), 0, tuple(trials), anchor, so_far.k, False, "not finished")
+            self.keep(search=QuotaSearch(tuple(levels), *made))
+
+        return quota_search(levels, measure, spent=self._search_is_over, watch=note)
+
+    def _search_is_over(self) -> bool:
+        """Whether what is left of the budget is needed for the validation."""
+        budget_s, final = self.settings.budget_s, self.settings.final
+        if budget_s is None:
+            return False
+        validation_s = 2 * (final.least_pairs or final.most_pairs) * self.known.together.median_s
+        trial_s = 2 * self.settings.rounds * self.known.together.median_s
+        return self.spent_s + validation_s + trial_s > budget_s
+
+    def validate(self, pair: EligiblePair, search: QuotaSearch) -> Validation:
+        """Compare the answer with q0 in processes that are all new."""
+        self.progress("validation", 0.85)
+        if search.best == search.start:
+            return validate(search, lambda _level: 0.0)
+        bench = self.bench
+        for worker in list(self.workers):
+            bench.release(worker)
+        self.workers = [bench.worker(branch) for branch in self.branches]
+        worker = bench.worker(self.branch(pair.earlier), search.best_level)
+        sets = {search.start_level: self.workers, search.best_level: self.others(pair, worker)}
+        for workers in sets.values():
+            bench.together(workers)
+        rule = self.settings.final
+        if self.settings.budget_s is not None:
+            left_s = max(0.0, self.settings.budget_s - self.spent_s)
+            rule = replace(rule, budget_s=left_s if rule.budget_s is None else min(left_s, rule.budget_s))
+        return validate(search, lambda level: bench.together(sets[level]).join_s, rule)
+
+
+def _graph(names: Sequence[str]) -> TaskGraph:
+    """The branches and the join."""
+    tasks = [Task(name, payload="round", worker=name) for name in names]
+    return TaskGraph(
+        (*tasks, Task(JOIN, program_order=1)), tuple(Edge(name, JOIN, "order") for name in names)
+    )
+
+
+def _record(graph: TaskGraph, names: Sequence[str], round_: Round) -> RunRecord:
+    runs = [
+        TaskRun(name, name, span.start_ns, span.end_ns, span.end_ns)
+        for name, span in zip(names, round_.spans, strict=True)
+    ]
+    end_ns = max(run.end_ns for run in runs)
+    join = TaskRun(JOIN, "caller", end_ns, end_ns, end_ns)
+    return RunRecord(graph.hash, (*runs, join), round_.start_ns, end_ns)
