@@ -30,6 +30,15 @@ class Simulator(StrEnum):
 
     MUJOCO_ARM = "mujoco_arm"
     MUJOCO_WARP = "mujoco_warp"
+    LIBERO = "libero"
+
+
+class Rendering(StrEnum):
+    """Who draws the images of libero."""
+
+    EGL = "egl"
+    EGL_ONE = "egl-one"
+    OSMESA = "osmesa"
 
 
 class Algorithm(StrEnum):
@@ -124,6 +133,24 @@ def embodied(
     objects: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Loose objects of the scene (mujoco_warp).")
     ] = None,
+    rendering: Annotated[
+        Rendering | None,
+        typer.Option(
+            help="Who draws (libero): a GL context for each environment, one process for all, or the CPU.",
+            show_default="egl",
+        ),
+    ] = None,
+    shadows: Annotated[
+        bool | None,
+        typer.Option("--shadows/--no-shadows", help="Shadows, multisampling (libero).", show_default="by GL"),
+    ] = None,
+    every_action: Annotated[
+        bool | None,
+        typer.Option("--every-action", help="Draw after every action, not every chunk (libero)."),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=10, help="Tasks (libero).", show_default="3")
+    ] = None,
     auto_reset: Annotated[
         bool | None, typer.Option("--auto-reset", help="Environments reset by themselves.")
     ] = None,
@@ -185,6 +212,10 @@ def embodied(
         image=image,
         substeps=substeps,
         objects=objects,
+        rendering=None if rendering is None else rendering.value,
+        shadows=shadows,
+        every_action=every_action,
+        tasks=tasks,
         auto_reset=auto_reset,
         staggered=staggered,
         device=device,

@@ -28,7 +28,6 @@ def make_simulator(config: Config) -> Simulator:
     WorkloadError
         If it cannot be made: a package or GL is missing, a process does not start.
     """
-    module, name = _SIMULATORS[config.simulator]
     options: dict[str, Any] = {
         "seed": config.seed,
         "chunk_steps": config.chunk_steps,
@@ -39,6 +38,9 @@ def make_simulator(config: Config) -> Simulator:
         "auto_reset": config.auto_reset,
         "staggered": config.staggered,
     }
+    if config.simulator == "libero":
+        return _libero(config, options)
+    module, name = _SIMULATORS[config.simulator]
     if config.simulator == "mujoco_warp":
         return _mujoco_warp(f"{module}:{name}", config, options)
     if config.workers:
@@ -55,6 +57,20 @@ def make_simulator(config: Config) -> Simulator:
 
     made: Simulator = getattr(import_module(module), name)(config.envs, **options)
     return made
+
+
+def _libero(config: Config, options: dict[str, Any]) -> Simulator:
+    """In processes of another Python, always: LIBERO wants an older MuJoCo."""
+    from rlprof.workloads.embodied.simulators import libero_start
+
+    chosen = {name: getattr(config, name) for name in ("rendering", "shadows", "every_action", "tasks")}
+    return libero_start.start(
+        config.envs,
+        workers=min(max(config.workers, 1), config.envs),
+        timeout_s=config.timeout_s,
+        **{k: v for k, v in chosen.items() if v is not None},
+        **options,
+    )
 
 
 def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulator:

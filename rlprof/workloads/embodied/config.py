@@ -9,7 +9,7 @@ from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
 
-SIMULATORS = ("mujoco_arm", "mujoco_warp")
+SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
 PRESETS = ("tiny", "exact", "h200")
 Scope = Literal["rollout", "epoch"]
@@ -45,6 +45,12 @@ class Config:
         Cameras, and height and width of their images.
     substeps, objects : int or None
         Of `mujoco_warp`: physics steps of an action, loose objects; None: as the simulator has it.
+    rendering : {"egl", "egl-one", "osmesa"} or None
+        Of `libero`: who draws, see `simulators.libero_start`; None: egl.
+    shadows, every_action : bool or None
+        Of `libero`: shadows and multisampling; images after every action of a chunk; None: as it has them.
+    tasks : int or None
+        Of `libero`: how many of its tasks; None: 3.
     device : str
         Where rollout and training compute.
     train : {"full", "expert", "lora"} or None
@@ -83,6 +89,10 @@ class Config:
     image: int = 64
     substeps: int | None = None
     objects: int | None = None
+    rendering: str | None = None
+    shadows: bool | None = None
+    every_action: bool | None = None
+    tasks: int | None = None
     device: str = "cpu"
     train: Train | None = None
     denoise_steps: int | None = None
@@ -102,6 +112,12 @@ class Config:
         if self.simulator != "mujoco_warp" and (self.substeps, self.objects) != (None, None):
             raise ConfigurationError(
                 f"the simulator {self.simulator} has no substeps and no objects", hint="use mujoco_warp"
+            )
+        own = (self.rendering, self.shadows, self.every_action, self.tasks)
+        if self.simulator != "libero" and any(value is not None for value in own):
+            raise ConfigurationError(
+                f"the simulator {self.simulator} has no rendering, shadows, every_action or tasks to choose",
+                hint="use libero",
             )
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
         if part % self.global_batch:
