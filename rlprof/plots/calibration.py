@@ -69,6 +69,7 @@ def comparison_rows(compared: Sequence[Comparison]) -> pl.DataFrame:
 def agreement_chart(
     rows: pl.DataFrame,
     *,
+    unit: str = "s",
     title: str | None = None,
     subtitle: Sequence[str] = (),
     width: int = 420,
@@ -80,6 +81,8 @@ def agreement_chart(
     ----------
     rows : polars.DataFrame
         As given by `residual_rows` or `comparison_rows`.
+    unit : str
+        Of both axes, where the columns of times hold something else.
     title, subtitle
         As in Altair.
     width, height : int
@@ -107,9 +110,14 @@ def agreement_chart(
         alt.Chart(rows)
         .mark_point(filled=True, size=45, opacity=0.75)
         .encode(
-            x=alt.X("measured_s:Q", scale=log, title="measured (s)", axis=alt.Axis(format="~g", tickCount=6)),
+            x=alt.X(
+                "measured_s:Q", scale=log, title=f"measured ({unit})", axis=alt.Axis(format="~g", tickCount=6)
+            ),
             y=alt.Y(
-                "predicted_s:Q", scale=log, title="predicted (s)", axis=alt.Axis(format="~g", tickCount=6)
+                "predicted_s:Q",
+                scale=log,
+                title=f"predicted ({unit})",
+                axis=alt.Axis(format="~g", tickCount=6),
             ),
             color=alt.Color(
                 "group:N",

@@ -164,6 +164,30 @@ def lines_chart(
     return _titled(chart, title, subtitle)  # type: ignore[no-any-return]
 
 
+def agreement_rows(rows: pl.DataFrame, of: Literal["s", "bytes"] = "s") -> pl.DataFrame:
+    """Rows of the study of operators as `rlprof.plots.calibration.agreement_chart` draws them.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Of `rlprof.reproduce.rpeg.validation`.
+    of : {"s", "bytes"}
+        Times; or peak memory, which is then in GB, in the columns of times.
+    """
+    scale = 1.0 if of == "s" else 1e-9
+    measured, predicted = pl.col(f"measured_{of}") * scale, pl.col(f"predicted_{of}") * scale
+    tokens = pl.format("{}, {} x ({} + {}) tokens", "model", "sequences", "prompt_tokens", "response_tokens")
+    held = pl.when(pl.col("split") == "held_out").then(pl.lit("held out")).otherwise(pl.lit("fit half"))
+    return rows.select(
+        group="role",
+        label=tokens,
+        part=held,
+        measured_s=measured,
+        predicted_s=predicted,
+        error_frac=predicted / measured - 1,
+    )
+
+
 def beside_rows(compared: Sequence[Compared], unit: str) -> pl.DataFrame:
     """One row for each value of one unit: ``quantity``, ``who`` ("rlprof", "paper"), ``value``."""
     rows = []

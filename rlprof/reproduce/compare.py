@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Units of shares: their differences are in points, not in percent of the paper's.
 SHARES = ("%", "points", "1")
+#: What a preset leaves out.
+NOT_COMPUTED = Unavailable("not computed at this preset")
 SCHEMA = ("quantity", "unit", "ours", "paper", "difference", "cause")
 
 
@@ -45,8 +47,10 @@ class Compared:
         ours, paper = self.ours, self.paper
         if isinstance(ours, Unavailable) or isinstance(paper, Unavailable):
             return "cannot tell"
-        if isinstance(ours, str) or isinstance(paper, str):
+        if isinstance(ours, str) and isinstance(paper, str):
             return "same" if ours == paper else "differs"
+        if isinstance(ours, str) or isinstance(paper, str):
+            return ""  # a number beside a bound in words
         if self.unit in SHARES or not paper:
             return f"{ours - paper + 0.0:+.3g}{' points' if self.unit == '%' else ''}"
         return f"{ours / paper - 1:+.1%}"

@@ -96,6 +96,18 @@ class Figure:
 
 FIGURES: tuple[Figure, ...] = (
     Figure(
+        "rpeg/fig04",
+        "predicted beside measured times of operators",
+        ("rpeg.validation",),
+        "rpeg.validation:compare_time",
+    ),
+    Figure(
+        "rpeg/fig05",
+        "predicted beside measured peak memory of operators",
+        ("rpeg.validation",),
+        "rpeg.validation:compare_memory",
+    ),
+    Figure(
         "rpeg/fig06",
         "weak scaling: predicted throughput of 36 cases beside the baselines",
         ("rpeg.weak_scaling",),
@@ -106,6 +118,36 @@ FIGURES: tuple[Figure, ...] = (
         "weak scaling: predicted utilisation with and without the utilisation objective",
         ("rpeg.weak_scaling",),
         "rpeg.weak_scaling:compare_utilisation",
+    ),
+    Figure(
+        "rpeg/fig08",
+        "strong scaling of 13B models, and why eight GPUs differ",
+        ("rpeg.strong_scaling", "rpeg.causes"),
+        "rpeg.strong_scaling:compare",
+    ),
+    Figure(
+        "rpeg/fig09",
+        "operators one by one: effective parallelism and makespan",
+        ("rpeg.case_study",),
+        "rpeg.case_study:compare",
+    ),
+    Figure(
+        "rpeg/fig12",
+        "convergence of the search up to 2,048 GPUs, and its spread over seeds",
+        ("rpeg.convergence", "rpeg.stability"),
+        "rpeg.convergence:compare",
+    ),
+    Figure(
+        "rpeg/table04",
+        "ablation: what each mechanism is worth",
+        ("rpeg.ablation",),
+        "rpeg.ablation:compare",
+    ),
+    Figure(
+        "rpeg/table10",
+        "stability workloads: plans evaluated, spread over seeds",
+        ("rpeg.stability",),
+        "rpeg.stability:compare",
     ),
 )
 

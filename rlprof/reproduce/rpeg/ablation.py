@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.planning.evaluate import Problem
 from rlprof.planning.search_options import SearchOptions
-from rlprof.reproduce.compare import Compared
+from rlprof.reproduce.compare import NOT_COMPUTED, Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rpeg.plans import constants_digest, options_document, searched, stale_plans
 from rlprof.reproduce.rpeg.problems import ABLATION, Setting
 from rlprof.reproduce.study import Study
-from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -151,12 +150,12 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Table IV: losses by scenario and on average, and which features dominate."""
     frame = tables["ablation"]
     lost = losses(frame)
-    found = []
+    found: list[Compared] = []
     by = {(r["scenario"], r["change"]): r["loss_frac"] for r in lost.iter_rows(named=True)}
     for change in PRINTED:
         for scenario in ("MemTight", "Hetero", "Deep"):
             loss = by.get((scenario, change))
-            ours = Unavailable("not computed at this preset") if loss is None else 100 * loss
+            ours = NOT_COMPUTED if loss is None else 100 * loss
             found.append(
                 Compared(
                     f"{change} ({MEANING[change]}), loss in {scenario}",
@@ -166,17 +165,20 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
                 )
             )
     mean = averages(lost)
-    for change in PRINTED:
-        found.append(
-            Compared(
-                f"{change}, average",
-                "%",
-                100 * mean[change],
-                paper.value("table04", f"{change} loss", "average"),
-            )
+    nothing = "no plan that fits was found with it"
+    found += [
+        Compared(
+            f"{change}, average",
+            "%",
+            amount(mean.get(change), 100, nothing),
+            paper.value("table04", f"{change} loss", "average"),
         )
-    for change in SMALL:
-        found.append(Compared(f"{change} ({MEANING[change]}), average", "%", 100 * mean[change], "below 1"))
+        for change in PRINTED
+    ]
+    found += [
+        Compared(f"{c} ({MEANING[c]}), average", "%", amount(mean.get(c), 100, nothing), "below 1")
+        for c in SMALL
+    ]
     printed = {c: float(paper.number("table04", f"{c} loss", "average").value or 0) for c in PRINTED}
     found.append(Compared("the largest losses", "", order(mean), order(printed)))
     return found

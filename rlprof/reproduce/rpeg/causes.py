@@ -24,8 +24,10 @@ PRESETS = {"smoke": 600, "full": 40_000}
 PRINTED = {8: 8_966.0, 128: 104_930.0}
 MEMORY_BYTES = 120e9
 AS_IS = "as specified"
-MEMORY = "120 GB of HBM (Appendix B)"
-PLAIN = "FFNs of two matrices, as in the printed formula"
+#: Appendix B; Table XI says 102 GB.
+MEMORY = "120 GB of HBM"
+#: The printed formula of a layer; LLaMA-2 has three matrices.
+PLAIN = "FFNs of two matrices"
 BOTH = f"{MEMORY}, {PLAIN}"
 
 Change = Callable[[Problem], Problem]

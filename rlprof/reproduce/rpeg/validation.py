@@ -1,0 +1,187 @@
+"""Figs 4 and 5: predicted beside measured operators, time and peak memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.reproduce.compare import Compared, amount
+from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PRESETS = ("smoke", "full")
+#: Options of the fit by its name, as in `rlprof calibrate`.
+WAYS: dict[str, dict[str, Any]] = {
+    "copies": {"bandwidth": "copies"},
+    "everything": {"bandwidth": "everything"},
+    "operators": {"bandwidth": "everything", "operators": True},
+}
+HELD_OUT = "held_out"
+
+
+def raw_file(checkout: Path) -> Path:
+    """Return the raw measurements that are shipped: of a GPU if there are such, else of a processor.
+
+    Raises
+    ------
+    ReproduceError
+        If there are none.
+    """
+    folder = checkout / "datasets" / "calibration"
+    files = sorted(folder.glob("*.raw.jsonl"), key=lambda p: (p.name.startswith("cpu"), p.name))
+    if not files:
+        raise ReproduceError(
+            "no raw measurements are shipped", where=folder, hint="rlprof calibrate measures a machine"
+        )
+    return files[0]
+
+
+def _rows(path: Path, way: str) -> list[dict[str, Any]]:
+    from rlprof.planning.calibration.calibrate import calibrate
+    from rlprof.planning.calibration.raw import read_raw
+    from rlprof.planning.calibration.validate import compare as compared
+
+    measured = read_raw(path)
+    fit = calibrate(measured, name="measured", base=None, **WAYS[way])
+    return [
+        {
+            "way": way,
+            "machine": measured.machine.name,
+            "role": c.role,
+            "model": c.model,
+            "sequences": c.sequences,
+            "prompt_tokens": c.prompt_tokens,
+            "response_tokens": c.response_tokens,
+            "split": c.split,
+            "measured_s": c.measured_s,
+            "predicted_s": c.predicted_s,
+            "spread_frac": c.spread_frac,
+            "measured_bytes": c.measured_peak_bytes,
+            "predicted_bytes": float(c.predicted_peak_bytes),
+        }
+        for c in compared(measured, fit.hardware)
+    ]
+
+
+def study(preset: str, seed: int, checkout: Path) -> Study:
+    """Return the study: constants fitted to raw measurements in one way (smoke) or three."""
+    path = raw_file(checkout)
+    ways = list(WAYS)[:1] if preset == "smoke" else list(WAYS)
+    cases: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        f"fit to {way}": partial(_rows, path, way) for way in ways
+    }
+    parameters = {"raw": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}
+    return Study("rpeg/validation", preset, seed, parameters, cases)
+
+
+def best_way(frame: pl.DataFrame) -> str:
+    """Return the way to fit that predicts the half best that a fit may see."""
+    import polars as pl
+
+    error = (pl.col("predicted_s") / pl.col("measured_s") - 1).abs().mean().alias("mape")
+    seen = frame.filter(pl.col("split") != HELD_OUT).group_by("way", maintain_order=True).agg(error)
+    return str(seen.sort("mape")["way"][0])
+
+
+def chosen(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the best way."""
+    import polars as pl
+
+    return frame.filter(pl.col("way") == best_way(frame))
+
+
+def agreement(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float | Unavailable]:
+    """Return how predictions agree with measurements.
+
+    Returns
+    -------
+    dict
+        ``mape`` and ``bias`` (relative), ``spearman``, ``ordered`` (share of pairs in the order measured).
+    """
+    from itertools import combinations
+    from statistics import fmean
+
+    from scipy.stats import spearmanr
+
+    both = list(zip(predicted, measured, strict=True))
+    if len(both) < 3:
+        few = Unavailable("fewer than three configurations")
+        return dict.fromkeys(("mape", "bias", "spearman", "ordered"), few)
+    errors = [p / m - 1 for p, m in both]
+    pairs = [(a, b) for a, b in combinations(both, 2) if a[1] != b[1]]
+    return {
+        "mape": fmean(map(abs, errors)),
+        "bias": fmean(errors),
+        "spearman": float(spearmanr(*zip(*both, strict=True)).statistic),
+        "ordered": fmean((a[0] > b[0]) == (a[1] > b[1]) for a, b in pairs),
+    }
+
+
+def by_role(frame: pl.DataFrame, of: str = "s") -> pl.DataFrame:
+    """Return the agreement by half and role.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows of one way.
+    of : {"s", "bytes"}
+        Time, or peak memory.
+    """
+    import polars as pl
+
+    known = frame.filter(pl.col(f"measured_{of}").is_not_null())
+    parts = {"all": known, "held out": known.filter(pl.col("split") == HELD_OUT)}
+    parts |= {r: known.filter(pl.col("role") == r) for r in known["role"].unique(maintain_order=True)}
+    rows = []
+    for name, part in parts.items():
+        a = agreement(part[f"predicted_{of}"].to_list(), part[f"measured_{of}"].to_list())
+        plain = {k: None if isinstance(v, Unavailable) else v for k, v in a.items()}
+        rows.append({"part": name, "configurations": part.height, **plain})
+    return pl.DataFrame(rows)
+
+
+def _compare(frame: pl.DataFrame, of: str, figure: str, mape: str, paper: Paper) -> list[Compared]:
+    import polars as pl
+
+    rows = chosen(frame)
+    known = rows.filter(pl.col(f"measured_{of}").is_not_null())
+    held = known.filter(pl.col("split") == HELD_OUT)
+    cause = (
+        f"another machine: {rows['machine'][0]} here, GH200 there; other models, and configurations that no"
+        " fit has seen"
+    )
+    a = agreement(held[f"predicted_{of}"].to_list(), held[f"measured_{of}"].to_list())
+    return [
+        Compared(
+            "configurations that no fit has seen",
+            "configurations",
+            float(held.height),
+            paper.value("fig04", "configurations"),
+            cause,
+        ),
+        Compared(mape, "%", _scaled(a["mape"]), paper.value(figure, mape), cause),
+        Compared("Spearman", "1", a["spearman"], paper.value(figure, "Spearman"), cause),
+        Compared("pairs in order", "%", _scaled(a["ordered"]), paper.value(figure, "pairs in order"), cause),
+    ]
+
+
+def _scaled(value: float | Unavailable) -> float | Unavailable:
+    return value if isinstance(value, Unavailable) else amount(value, 100)
+
+
+def compare_time(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 4: operator times."""
+    return _compare(tables["validation"], "s", "fig04", "time MAPE", paper)
+
+
+def compare_memory(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 5: peak memory."""
+    return _compare(tables["validation"], "bytes", "fig05", "memory MAPE", paper)
