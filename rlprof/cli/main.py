@@ -18,6 +18,7 @@ from rlprof.cli.console import say
 from rlprof.cli.doctor import doctor
 from rlprof.cli.export import export
 from rlprof.cli.mps import app as mps
+from rlprof.cli.optimize import app as optimize
 from rlprof.cli.plan import app as plan
 from rlprof.cli.quota import quota
 from rlprof.cli.reproduce import app as reproduce
@@ -44,6 +45,7 @@ app.command()(doctor)
 app.command()(export)
 app.command()(quota)
 app.add_typer(mps, name="mps")
+app.add_typer(optimize, name="optimize")
 app.add_typer(plan, name="plan")
 app.add_typer(reproduce, name="reproduce")
 app.add_typer(run_app, name="run")

@@ -137,6 +137,8 @@ class Optimization:
         It was interrupted or its budget was spent: another call with the same store goes on.
     batch_times : BatchTimes
         Estimates of durations by batch size.
+    total : PairedComparison or None
+        Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
     """
 
     native: CallGraph
@@ -149,6 +151,7 @@ class Optimization:
     ended: str
     stopped: bool
     batch_times: BatchTimes
+    total: PairedComparison | None = None
 
     @property
     def net_overhead_s(self) -> float:
@@ -157,7 +160,9 @@ class Optimization:
 
     @property
     def gain_s(self) -> float:
-        """Gain in an iteration: the accepted rounds' together, in seconds."""
+        """Gain in an iteration, in seconds; where it was not measured, the accepted rounds' together."""
+        if self.total is not None:
+            return self.total.gain_s
         return sum(r.validation.gain_s for r in self.rounds if r.accepted and r.validation is not None)
 
     @property
@@ -233,8 +238,10 @@ class _Run:
             graph=self.native.hash,
             options=self.options.to_dict(),
         )
+        total: PairedComparison | None = None
         try:
             ended = self._rounds()
+            total = self._total()
         except _Spent:
             ended, stopped = f"the budget of {self.options.budget_s:g} s is spent", True
         except KeyboardInterrupt:
@@ -253,7 +260,29 @@ class _Run:
             ended=ended,
             stopped=stopped,
             batch_times=self.times,
+            total=total or self._only_round(),
         )
+
+    def _only_round(self) -> PairedComparison | None:
+        """The comparison of the round, if one was accepted: it began with the native program."""
+        accepted = [r for r in self.rounds if r.accepted]
+        return accepted[0].validation if len(accepted) == 1 else None
+
+    def _total(self) -> PairedComparison | None:
+        """Compare the result of several rounds with the native program."""
+        if self.graph is self.native or self._only_round() is not None:
+            return self._only_round()
+        result, reused = self._validate(self.native, self.graph)
+        self.log.add(
+            "validated",
+            round=None,
+            steps=[str(s) for s in self.steps],
+            graph=self.graph.hash,
+            result=result.to_dict(),
+            outcome="all rounds together",
+            reused=reused,
+        )
+        return result
 
     def _rounds(self) -> str:
         for number in range(1, self.options.rounds + 1):
@@ -450,7 +479,7 @@ class _Run:
         self.log.add("combined", round=number, combinations=shown, refused=refused)
         result: PairedComparison | None = None
         for one in fitting[: self.options.combinations]:
-            result, reused = self._validate(one.graph)
+            result, reused = self._validate(self.graph, one.graph)
             accepted = self._pays(result)
             outcome = "accepted" if accepted else "not accepted"
             self.log.add(
@@ -473,15 +502,15 @@ class _Run:
             return str(refusals[0])
         return self._memory(one.graph) or self.workload.check(one.graph)
 
-    def _validate(self, graph: CallGraph) -> tuple[PairedComparison, bool]:
+    def _validate(self, before: CallGraph, graph: CallGraph) -> tuple[PairedComparison, bool]:
         """Compare complete iterations, each of which is training that goes on."""
         rule = replace(self.options.validation, least_gain_frac=self.options.epsilon)
-        key = key_of(self.workload.key, "complete", self.graph.hash, graph.hash)
+        key = key_of(self.workload.key, "complete", before.hash, graph.hash)
         known = self.store.get(key)
         if known is not None:
             return _from_document(known, rule), True
         self._check_budget()
-        present = None if self.graph is self.native else self.graph
+        present = None if before is self.native else before
         left = replace(rule, budget_s=self._left(rule.budget_s))
 
         def run(which: CallGraph | None) -> float:

@@ -147,8 +147,9 @@ def _combined(e: Mapping[str, Any]) -> list[str]:
 def _validated(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
+    which = "in all" if e["round"] is None else f"round {e['round']}"
     return [
-        f"round {e['round']}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
+        f"{which}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
         f" {_seconds(c['candidate']['median_s'])} ({c['gain_frac']:+.1%}, {len(c['pairs'])} pairs,"
         f" {c['reason']}){again}: {e['outcome']}"
     ]

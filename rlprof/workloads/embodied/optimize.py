@@ -17,6 +17,7 @@ import rlprof
 from rlprof.errors import RlprofError
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, ProgramCores, SampledDevice
 from rlprof.overlap.optimize.program import ProgramWorkload
+from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
@@ -39,8 +40,8 @@ class Embodied:
         Its nodes.
     workload : ProgramWorkload
         As the optimiser sees it.
-    results : list of dict
-        What each iteration returned that the optimiser ran, without trajectories.
+    counter : Counter
+        Trains.
     """
 
     trainer: Trainer
@@ -74,6 +75,7 @@ def embodied(
     *,
     spares: int = 0,
     activity: str = "auto",
+    resume: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Embodied]:
     """Make a trainer, record two iterations of it, and give it as a workload; ends what it started.
@@ -89,6 +91,8 @@ def embodied(
     activity : {"auto", "program", "host", "off"}
         Where activity comes from: counters of the GPU that computes; without one the cores that this program
         keeps busy (``program``), or all of the host's (``host``).
+    resume : pathlib.Path, optional
+        A checkpoint to go on from, if it is there.
     say : callable, optional
         Told what is going on.
 
@@ -115,9 +119,12 @@ def embodied(
         for _ in range(spares):
             further.append(make_simulator(config))
             stack.callback(further[-1].close)
+        first = 0
+        if resume is not None and resume.exists():
+            first = checkpoint.load(resume, trainer, config.to_dict())
         wrapped = wrap_trainer(trainer, further)
         stack.callback(wrapped.unwrap)
-        train = Counter(trainer)
+        train = Counter(trainer, first)
         say("recording two iterations")
         recording = wrapped.program.record(
             wrapped.nodes["iteration"], runs=2, run=lambda: [train() for _ in range(2)]

@@ -1,0 +1,148 @@
+"""`rlprof optimize`: find a faster order of the same work and prove the gain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlprof.cli.run import Algorithm, Policy, Preset, Schedule, Scope, Simulator
+
+app = typer.Typer(help="Find overlap in a training workload and measure what it gains.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Find overlap in a training workload and measure what it gains."""
+
+
+@app.command()
+def embodied(
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the graph, the report and the log.")],
+    policy: Annotated[Policy, typer.Option(help="The policy.")] = Policy.PI0,
+    simulator: Annotated[Simulator, typer.Option(help="The simulator.")] = Simulator.MUJOCO_ARM,
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.PPO,
+    schedule: Annotated[Schedule, typer.Option(help="What it starts from: colocated.")] = Schedule.COLOCATED,
+    preset: Annotated[Preset, typer.Option(help="Sizes.")] = Preset.TINY,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds at most.")] = 2,
+    targets: Annotated[int, typer.Option(metavar="N", min=1, help="Windows in a round.")] = 3,
+    alternatives: Annotated[int, typer.Option(metavar="N", min=1, help="Tried for each window.")] = 2,
+    epsilon: Annotated[float, typer.Option(metavar="FRAC", help="Least gain of a round.")] = 0.01,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Measure no longer than this.")] = "15m",
+    groups: Annotated[str, typer.Option(metavar="N,N", help="Parts to split into.")] = "2",
+    pairs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Pairs of complete iterations in a validation at most.")
+    ] = 8,
+    local_pairs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Pairs of local trials of an alternative at most.")
+    ] = 9,
+    spares: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Spare simulators, which let epochs overlap.",
+            show_default="1 without a GPU, else 0",
+        ),
+    ] = None,
+    activity: Annotated[
+        str, typer.Option(metavar="SOURCE", help="auto, program, host or off: where activity comes from.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
+    envs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Environments.")] = None,
+    rollout_epochs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Rollout epochs.")] = None,
+    chunks: Annotated[int | None, typer.Option(metavar="N", min=1, help="Chunks of an epoch.")] = None,
+    update_epochs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Passes over the samples.")
+    ] = None,
+    minibatch_scope: Annotated[Scope | None, typer.Option(help="Over what samples are shuffled.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Processes of the simulator.",
+            show_default="of the preset, at least 1",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where one in DIR was stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace one that is there.")] = False,
+) -> None:
+    """Optimise a vision-language-action policy's training in a robot simulator.
+
+    DIR/graph.json and DIR/quotas.json are what rlprof run embodied uses from then on; DIR/report.html shows
+    what was tried and what it gains. Ctrl-C ends with the best so far; --resume goes on.
+    """
+    from rlprof.cli.console import say, write
+    from rlprof.errors import UsageError
+    from rlprof.workloads.embodied.config import configure
+    from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+
+    given: dict[str, Any] = {
+        "policy": policy.value,
+        "simulator": simulator.value,
+        "algorithm": algorithm.value,
+        "schedule": schedule.value,
+        "seed": seed,
+        "envs": envs,
+        "rollout_epochs": rollout_epochs,
+        "chunks": chunks,
+        "update_epochs": update_epochs,
+        "minibatch_scope": None if minibatch_scope is None else minibatch_scope.value,
+        "workers": workers,
+        "device": device,
+    }
+    config = configure(preset.value, **given)
+    if workers is None and not config.workers:
+        config = configure(preset.value, **{**given, "workers": 1})  # a simulator in its own process
+    if activity not in ("auto", "program", "host", "off"):
+        raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
+    try:
+        parts = tuple(int(part) for part in groups.split(","))
+    except ValueError:
+        raise UsageError(f"--groups {groups}", hint="give numbers, such as 2,3") from None
+    request = Request(
+        config=config,
+        out=out,
+        spares=(0 if config.device.startswith("cuda") else 1) if spares is None else spares,
+        activity=activity,
+        resume=resume,
+        force=force,
+        rounds=rounds,
+        targets=targets,
+        alternatives=alternatives,
+        epsilon=epsilon,
+        budget_s=seconds(budget, option="--budget"),
+        groups=parts,
+        pairs=pairs,
+        local_pairs=local_pairs,
+    )
+    done = optimize_embodied(request, say=say)
+    write(done.summary)
+
+
+def seconds(text: str, *, option: str) -> float:
+    """Parse a time such as ``90s``, ``15m`` or ``2h``; a plain number is seconds.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or not above zero.
+    """
+    from rlprof.errors import UsageError
+
+    factors = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    text = text.strip()
+    number, unit = (text[:-1], text[-1]) if text[-1:] in factors else (text, "s")
+    try:
+        value = float(number) * factors[unit]
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{option}: {text!r} is no time", hint="write 90s, 15m or 2h")
+    return value

@@ -1,0 +1,134 @@
+"""The result of an optimisation as one document: what reports and notebooks read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlprof.analysis.batch_time import BatchFit
+from rlprof.analysis.interference import Interference, Ran, interference
+from rlprof.overlap.optimize.algorithm import Optimization
+from rlprof.overlap.optimize.log import Entry
+from rlprof.overlap.optimize.workload import Measurement
+from rlprof.unavailable import Unavailable
+
+FORMAT, VERSION = "rlprof optimisation", 1
+
+
+def document(
+    found: Optimization, entries: Sequence[Entry], facts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return everything that a report shows.
+
+    Parameters
+    ----------
+    found : Optimization
+        The result.
+    entries : sequence of Entry
+        The decision log.
+    facts : mapping of str to value
+        Configuration, hardware, versions.
+    """
+    before = _shown(found, found.native.hash)
+    after = None if found.graph is found.native else _shown(found, found.graph.hash)
+    paid = found.paid_back_after
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "facts": dict(facts or {}),
+        "steps": [str(one) for one in found.steps],
+        "ended": found.ended,
+        "stopped": found.stopped,
+        "total": None if found.total is None else found.total.to_dict(),
+        "rounds": [
+            {
+                "accepted": r.accepted,
+                "source": r.profile.source,
+                "validation": None if r.validation is None else r.validation.to_dict(),
+            }
+            for r in found.rounds
+        ],
+        "sm_activity": {
+            "before": _activity(found, found.native.hash),
+            "after": None if after is None else _activity(found, found.graph.hash),
+        },
+        "timelines": {"before": _tasks(before), "after": _tasks(after)},
+        "iterations": [
+            {"graph": graph, "time_s": m.time_s, "sm_activity": m.sm_activity, "facts": dict(m.facts)}
+            for graph, m in found.iterations
+        ],
+        "overhead": {
+            "total_s": found.total_s,
+            "retained_training_s": found.retained_s,
+            "net_s": found.net_overhead_s,
+            "gain_s": found.gain_s,
+            "paid_back_after_iterations": None if isinstance(paid, Unavailable) else paid,
+        },
+        "batch_times": _batch_times(found),
+        "interference": _interference(found, before, after),
+        "decisions": list(entries),
+    }
+
+
+def _shown(found: Optimization, graph: str) -> Measurement | None:
+    """The iteration of median time among those whose calls were recorded."""
+    known = sorted((m for g, m in found.iterations if g == graph and m.tasks), key=lambda m: m.time_s)
+    profiled = [r.profile.measurement for r in found.rounds if r.before.hash == graph]
+    known = known or [m for m in profiled if m.tasks]
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def _activity(found: Optimization, graph: str) -> float | None:
+    values = [m.sm_activity for g, m in found.iterations if g == graph and m.sm_activity is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _tasks(measured: Measurement | None) -> list[list[Any]]:
+    return [] if measured is None else [list(task) for task in measured.tasks]
+
+
+def _batch_times(found: Optimization) -> list[dict[str, Any]]:
+    rows = []
+    for node in sorted({node for node, _ in found.batch_times.observed}):
+        fit = found.batch_times.fit(node)
+        row: dict[str, Any] = {
+            "node": node,
+            "medians_s": {str(b): t for b, t in found.batch_times.medians_s(node).items()},
+            "fixed_s": None,
+            "per_sample_s": None,
+            "worst_residual_frac": None,
+        }
+        if isinstance(fit, BatchFit):
+            row |= {
+                "fixed_s": fit.fixed_s,
+                "per_sample_s": fit.per_sample_s,
+                "worst_residual_frac": fit.worst_residual_frac,
+            }
+        rows.append(row)
+    return rows
+
+
+def _interference(
+    found: Optimization, before: Measurement | None, after: Measurement | None
+) -> dict[str, Any]:
+    if before is None or after is None:
+        return {"reason": "no overlapping iteration was recorded", "factors": []}
+    sizes = {c.id: c.batch_size or 0 for c in found.native.calls}
+    parts = {c.id: len(c.samples) if c.samples is not None else c.batch_size or 0 for c in found.graph.calls}
+    alone = [Ran(node, sizes.get(call, 0), s, e) for call, node, _, s, e in before.tasks]
+    known = {(node, size) for node, size in ((r.node, r.size) for r in alone)}
+    for (node, size), times in found.batch_times.observed.items():
+        if (node, size) not in known:
+            alone += [Ran(node, size, 0.0, t) for t in times]
+    beside = [Ran(node, parts.get(call, 0), s, e) for call, node, _, s, e in after.tasks]
+    result = interference(alone, [beside])
+    if not isinstance(result, Interference):
+        return {"reason": result.reason, "factors": []}
+    return {
+        "reason": None,
+        "factors": [
+            {"node": node, "beside": other, "factor": factor, "calls": result.calls[node, other]}
+            for (node, other), factor in sorted(result.factors.items())
+        ],
+        "residual_frac": dict(sorted(result.residual_frac.items())),
+    }

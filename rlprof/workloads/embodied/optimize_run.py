@@ -1,0 +1,197 @@
+"""The whole of `rlprof optimize embodied`: files in a folder, from the first iteration to the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rlprof
+from rlprof.analysis.trials import Rule
+from rlprof.errors import OutputError
+from rlprof.overlap.optimize.algorithm import Optimization, Options, optimize
+from rlprof.overlap.optimize.graph_file import GraphFile, write_json
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.result import document
+from rlprof.overlap.optimize.store import Store
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied import checkpoint
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.optimize import embodied, hardware
+
+GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
+DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
+FILES = (GRAPH, QUOTAS, RESULT, REPORT, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be optimised, and how hard.
+
+    Parameters
+    ----------
+    config : Config
+        The training.
+    out : pathlib.Path
+        Folder.
+    spares : int
+        Spare simulators.
+    activity : str
+        As of `rlprof.workloads.embodied.optimize.embodied`.
+    resume, force : bool
+        Go on with what is in the folder; replace it.
+    rounds, targets, alternatives, epsilon, groups
+        As of `rlprof.overlap.optimize.Options`.
+    budget_s : float
+        No measurement is begun after so long, seconds.
+    pairs, local_pairs : int
+        Most pairs of complete iterations and of local trials.
+    """
+
+    config: Config
+    out: Path
+    spares: int = 0
+    activity: str = "auto"
+    resume: bool = False
+    force: bool = False
+    rounds: int = 2
+    targets: int = 3
+    alternatives: int = 2
+    epsilon: float = 0.01
+    budget_s: float = 900.0
+    groups: tuple[int, ...] = (2,)
+    pairs: int = 8
+    local_pairs: int = 9
+
+    @property
+    def options(self) -> Options:
+        """Inputs of the algorithm."""
+        return Options(
+            targets=self.targets,
+            alternatives=self.alternatives,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            groups=self.groups,
+            local=Rule(confidence=0.9, most_pairs=self.local_pairs),
+            validation=Rule(confidence=0.9, most_pairs=self.pairs),
+            budget_s=self.budget_s,
+        )
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What was done.
+
+    Parameters
+    ----------
+    result : Optimization
+        Of the algorithm.
+    document : dict
+        As in ``result.json``.
+    summary : str
+        A few lines for people.
+    """
+
+    result: Optimization
+    document: dict[str, Any]
+    summary: str
+
+
+def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _: None) -> Optimized:
+    """Optimise and write the folder.
+
+    Parameters
+    ----------
+    request : Request
+        What.
+    say : callable, optional
+        Told what is going on, and every decision.
+
+    Returns
+    -------
+    Optimized
+
+    Raises
+    ------
+    OutputError
+        If the folder holds an optimisation and neither `resume` nor `force` is set, or cannot be written.
+    WorkloadError
+        If a part cannot be made.
+    OverlapError
+        If the program cannot be recorded.
+    """
+    out = request.out
+    options = request.options
+    _prepare(request)
+    with embodied(request.config, out, spares=request.spares, activity=request.activity, say=say,
+                  resume=(out / checkpoint.NAME) if request.resume else None) as here:  # fmt: skip
+        log = DecisionLog(out / DECISIONS, listen=say)
+        found = optimize(here.workload, options, log=log, store=Store(out / MEASUREMENTS))
+        facts = {
+            "config": request.config.to_dict(),
+            "hardware": hardware(request.config),
+            "spares": request.spares,
+            "rlprof": rlprof.__version__,
+            "options": options.to_dict(),
+        }
+        GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+        checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
+        trained = here.iterations
+    made = document(found, log.entries, facts)
+    write_json(out / RESULT, made)
+    (out / DECISIONS_TEXT).write_text(log.text(), encoding="utf-8")
+    _report(made, out / REPORT, say)
+    return Optimized(found, made, summary(found, out, trained))
+
+
+def summary(found: Optimization, out: Path, trained: int) -> str:
+    """The result in a few lines."""
+    lines = [f"{out}: {found.ended}"]
+    if not found.steps:
+        lines.append("nothing pays: the native order is kept")
+    for one in found.steps:
+        lines.append(f"  {one}")
+    total = found.total
+    if total is not None and found.steps:
+        lines.append(
+            f"an iteration takes {total.candidate.median_s:.3g} s, natively {total.reference.median_s:.3g} s:"
+            f" {total.reference.median_s / total.candidate.median_s:.3f}x, over {len(total.pairs)} pairs"
+            f" ({total.decision})"
+        )
+    paid = found.paid_back_after
+    back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
+    lines.append(
+        f"{found.total_s:.0f} s, {found.retained_s:.0f} s of it training that counts ({trained} iterations);"
+        f" net {found.net_overhead_s:.0f} s, {back}"
+    )
+    return "\n".join(lines)
+
+
+def _prepare(request: Request) -> None:
+    out = request.out
+    present = [name for name in FILES if (out / name).exists()]
+    if present and not (request.resume or request.force):
+        raise OutputError(
+            "an optimisation is there already", where=out, hint="use --resume, --force or another --out"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not request.resume:
+            for name in present:
+                (out / name).unlink()
+        write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
+    except OSError as error:
+        raise OutputError(f"the folder cannot be written ({error.strerror})", where=out) from error
+
+
+def _report(made: dict[str, Any], path: Path, say: Callable[[str], None]) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("polars") is None or find_spec("altair") is None:
+        say(f"no report: it needs polars and altair; {RESULT} has what it shows")
+        return
+    from rlprof.report.optimize import write_optimization_report
+
+    write_optimization_report(made, path)
