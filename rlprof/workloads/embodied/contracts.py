@@ -214,6 +214,8 @@ class SimulatorSpec:
         Environments that start from the same state (a GRPO group): environments ``k * group ..`` in a row.
     unit : int
         A batch is cut between units of this many environments.
+    invariant : bool
+        An environment's bits do not depend on which others are in the batch.
     view_dim : int
         Numbers that say what an environment looks like, where another process draws it; else 0.
     """
@@ -229,6 +231,7 @@ class SimulatorSpec:
     width: int = 0
     group: int = 1
     unit: int = 1
+    invariant: bool = True
     view_dim: int = 0
 
 

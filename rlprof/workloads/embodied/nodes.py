@@ -59,7 +59,7 @@ def wrap_trainer(trainer: Trainer, spares: Sequence[Simulator] = ()) -> Wrapped:
     unit = simulator.spec.unit
 
     def world(*parameters: str) -> Batch:
-        return Batch(parameters=parameters, samples="samples", unit=unit, invariant=True)
+        return Batch(parameters=parameters, samples="samples", unit=unit, invariant=simulator.spec.invariant)
 
     def rows(*parameters: str, samples: str | None = None) -> Batch:
         return Batch(parameters=parameters, samples=samples, unit=unit, invariant=policy.spec.invariant)

@@ -7,6 +7,8 @@ and an MPS quota can be given to it. A call returns when its results are on the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
@@ -103,6 +105,8 @@ class MujocoWarp(ArmTask):
             device=("cuda" if warp.is_cuda_available() else "cpu") if device == "auto" else device,
             deterministic=deterministic,
         )
+        # a CPU works on one world after the other, always in the same order
+        self.spec = replace(self.spec, invariant=deterministic or self._engine.device == "cpu")
         self._state = np.zeros((envs, self._engine.state_size), dtype=np.float32)
         data = mujoco.MjData(model)
         data.qpos[:4] = arm.joint_targets(np.array(arm.HOME_M))
