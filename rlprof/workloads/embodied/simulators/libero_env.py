@@ -1,16 +1,18 @@
-"""One task of LIBERO, with LIBERO's own environment inside, which the states of many environments take turns in.
+"""One task of LIBERO: LIBERO's own environment, which the states of many environments take turns in.
 
-An environment's state is a record: all that MuJoCo steps from (time, positions, velocities, warm start of the
-solver, controls), the goal of the arm's controller, the gripper's command and which sites are shown. What a
-chunk of actions does depends on the record alone, so neither the process nor the company that an environment
-is in changes its bits.
+An environment's state is a record: all that MuJoCo steps from (time, positions, velocities, warm start of
+the solver, controls), the goal of the arm's controller, the gripper's command and which sites are shown. What
+a chunk of actions does depends on the record alone, so neither the process nor the company that an
+environment is in changes its bits.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,15 +47,14 @@ def load() -> Any:
         If one is missing, or MuJoCo is too new for LIBERO.
     """
     try:
-        import mujoco
-
+        mujoco = importlib.import_module("mujoco")
         if tuple(map(int, mujoco.__version__.split(".")[:2])) > (3, 3):
             raise MissingPackageError(
                 f"LIBERO does not work with MuJoCo {mujoco.__version__} of {sys.executable}", hint=_HINT
             )
         _robosuite_without_gl()
-        import libero.libero.envs.env_wrapper
-        import robosuite.utils.transform_utils  # noqa: F401 - used below
+        for name in ("libero.libero.envs.env_wrapper", "robosuite.utils.transform_utils"):
+            importlib.import_module(name)
     except ImportError as error:
         raise MissingPackageError(
             f"LIBERO does not load in {sys.executable} ({type(error).__name__}: {error})", hint=_HINT
@@ -67,7 +68,7 @@ def _robosuite_without_gl() -> None:
     found = importlib.util.find_spec("robosuite")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'robosuite'")
-    place = os.path.join(next(iter(found.submodule_search_locations)), "macros.py")  # noqa: PTH118
+    place = Path(next(iter(found.submodule_search_locations))) / "macros.py"
     spec = importlib.util.spec_from_file_location("robosuite.macros", place)
     assert spec is not None
     assert spec.loader is not None
@@ -78,7 +79,7 @@ def _robosuite_without_gl() -> None:
     chosen = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = "disabled"
     try:
-        import robosuite  # noqa: F401
+        importlib.import_module("robosuite")
     finally:
         if chosen is None:
             del os.environ["MUJOCO_GL"]
@@ -89,8 +90,8 @@ def _robosuite_without_gl() -> None:
 def make_env(task: int) -> Any:
     """Make LIBERO's environment (``ControlEnv``) of a task of the suite, without cameras.
 
-    Where its fixtures stand is drawn by LIBERO from numpy's global generator; it is seeded by the task here, so
-    that all copies of a task are alike, and put back.
+    Where its fixtures stand is drawn by LIBERO from numpy's global generator; it is seeded by the task here,
+    so that all copies of a task are alike, and put back.
 
     Raises
     ------
@@ -100,16 +101,14 @@ def make_env(task: int) -> Any:
         As `load`.
     """
     load()
-    from libero.libero import get_libero_path
-    from libero.libero.envs.env_wrapper import ControlEnv
-
+    root = Path(importlib.import_module("libero.libero").get_libero_path("bddl_files"))
+    make = importlib.import_module("libero.libero.envs.env_wrapper").ControlEnv
     this = _suite().get_task(task)
-    before = np.random.get_state()  # noqa: NPY002 - LIBERO's own
-    np.random.seed(task)  # noqa: NPY002
+    before = np.random.get_state()
+    np.random.seed(task)
     try:
-        folder = os.path.join(get_libero_path("bddl_files"), this.problem_folder)  # noqa: PTH118
-        env = ControlEnv(
-            bddl_file_name=os.path.join(folder, this.bddl_file),  # noqa: PTH118
+        env = make(
+            bddl_file_name=str(root / this.problem_folder / this.bddl_file),
             has_offscreen_renderer=False,
             use_camera_obs=False,
             hard_reset=False,
@@ -123,14 +122,12 @@ def make_env(task: int) -> Any:
             hint="its files are not there, perhaps: use fewer tasks, or pack a bundle with more",
         ) from error
     finally:
-        np.random.set_state(before)  # noqa: NPY002
+        np.random.set_state(before)
     return env
 
 
 def _suite() -> Any:
-    from libero.libero import benchmark
-
-    return benchmark.get_benchmark_dict()[SUITE]()
+    return importlib.import_module("libero.libero.benchmark").get_benchmark_dict()[SUITE]()
 
 
 class TaskEnv:
@@ -246,8 +243,7 @@ class TaskEnv:
             Position of the gripper (3, metres), its orientation as an axis times an angle (3, radians) and
             positions of the fingers (2, metres); positions of the objects that the task is about (6, metres).
         """
-        from robosuite.utils import transform_utils
-
+        transform_utils = importlib.import_module("robosuite.utils.transform_utils")
         seen = self._seen
         seen.qpos[:] = record[1 : 1 + self.model.nq]
         self._mujoco.mj_kinematics(self.model, seen)
@@ -257,7 +253,8 @@ class TaskEnv:
         )
         fingers = seen.qpos[list(self._robot._ref_gripper_joint_pos_indexes)]
         things = [seen.xpos[self._env.obj_body_id[name]] for name in self._env.obj_of_interest[:2]]
-        return np.concatenate([seen.site_xpos[self._robot.eef_site_id], turn, fingers]), np.concatenate(things)
+        hand_m = seen.site_xpos[self._robot.eef_site_id]
+        return np.concatenate([hand_m, turn, fingers]), np.concatenate(things)
 
     def close(self) -> None:
         """Let go of it."""

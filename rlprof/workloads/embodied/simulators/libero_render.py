@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def choose_gl(backend: str) -> None:
         If MuJoCo was imported with another one.
     """
     before = os.environ.get("MUJOCO_GL", "")
-    if "mujoco" in sys.modules and backend != "disabled" and before != backend:
+    if "mujoco" in sys.modules and backend not in ("disabled", before):
         raise RenderError(
             f"MuJoCo was imported with MUJOCO_GL={before}, and {backend} is asked for",
             hint="run the simulator in processes of its own: --workers 1 or more",
@@ -66,9 +67,7 @@ class Painter:
         shadows: bool = True,
         contexts: tuple[int, ...] = (),
     ) -> None:
-        import mujoco
-
-        self._mujoco = mujoco
+        self._mujoco = mujoco = importlib.import_module("mujoco")
         self._size, self._cameras = image, cameras
         self._models = dict(models)
         self._data = {task: mujoco.MjData(model) for task, model in models.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def start(
         Longest time of a call and of starting, in seconds.
     python : str, optional
         Python of an environment with LIBERO; by default that of ``RLPROF_LIBERO_PYTHON``, or this one.
-    seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action, auto_reset, staggered
-        Of `rlprof.workloads.embodied.simulators.libero.Libero`.
+    seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action
+        Of `rlprof.workloads.embodied.simulators.libero.Libero`; so are `auto_reset` and `staggered`.
 
     Returns
     -------
@@ -91,9 +92,7 @@ def start(
         If a process does not start.
     """
     if rendering not in RENDERINGS:
-        raise ConfigurationError(
-            f"no rendering is called {rendering!r}", hint=f"use {', '.join(RENDERINGS)}"
-        )
+        raise ConfigurationError(f"no rendering is called {rendering!r}", hint=f"use {', '.join(RENDERINGS)}")
     check(envs, chunk_steps, episode_steps, group, tasks, cameras)
     processes: dict[str, Any] = {
         "timeout_s": timeout_s,
@@ -154,8 +153,6 @@ class DrawnApart:
     """
 
     def __init__(self, physics: SimulatorProcesses, painter: SimulatorProcesses) -> None:
-        from dataclasses import replace
-
         self._physics, self._painter = physics, painter
         drawn = painter.spec
         self.spec: SimulatorSpec = replace(
