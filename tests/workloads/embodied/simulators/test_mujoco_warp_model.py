@@ -31,7 +31,7 @@ def test_objects_stay_in_the_tray_and_contacts_have_room(objects: int) -> None:
     places = data.qpos[11:].reshape(-1, 7)[:, :3]
     assert ((places[:, 0] > x0) & (places[:, 0] < x1) & (places[:, 1] > y0) & (places[:, 1] < y1)).all()
     assert (places[:, 2] > 0.005).all()
-    assert np.abs(data.qvel).max() < 1  # they have come to lie, more or less
+    assert np.abs(data.qvel[10:].reshape(-1, 6)[:, :3]).max(initial=0) < 0.3  # they lie, or roll
     assert contacts >= 2 * objects, "objects that touch nothing cost nothing"
     assert contacts * 1.5 <= room(objects)[0]
     assert rows * 1.5 <= room(objects)[1]
