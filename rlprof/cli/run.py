@@ -160,6 +160,21 @@ def embodied(
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
     ] = None,
+    rollout_device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="A GPU of the rollouts' own.", show_default="as --device"),
+    ] = None,
+    cuda_graph: Annotated[
+        bool | None, typer.Option("--cuda-graph", help="Denoise steps run as CUDA graphs.")
+    ] = None,
+    train_pipe: Annotated[
+        bool | None,
+        typer.Option("--train-pipe", help="Train on an epoch before the next one is there."),
+    ] = None,
+    env_prefetch: Annotated[
+        bool | None,
+        typer.Option("--env-prefetch", help="Begin the next episodes while training runs."),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", min=0.01, help="Longest time of a call of the simulator."),
@@ -219,6 +234,10 @@ def embodied(
         auto_reset=auto_reset,
         staggered=staggered,
         device=device,
+        rollout_device=rollout_device,
+        cuda_graph=cuda_graph,
+        train_pipe=train_pipe,
+        env_prefetch=env_prefetch,
         timeout_s=timeout,
     )
     with progress_bar() as progress:

@@ -17,6 +17,7 @@ from rlprof.workloads.embodied.contracts import (
     Trajectory,
 )
 from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+from rlprof.workloads.embodied.offload import HostCopies, tensors_of
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.record import Watch
@@ -73,6 +74,7 @@ class Actor:
             self.masters = [p.detach().float().clone() for p in self._trained]
         self.optimizer = self._torch.optim.Adam(self.masters, lr=learning_rate, eps=1e-5)
         self.updates = 0
+        self._host = HostCopies()
         #: Told of every optimiser step.
         self.watch: Watch | None = None
 
@@ -181,21 +183,34 @@ class Actor:
 
     def offload(self, device: str = "cpu") -> None:
         """Move weights and optimiser off the accelerator."""
-        self._move(device)
+        self._move([*tensors_of(self.policy), *self._optimizer_tensors()], device)
 
     def reload(self, device: str) -> None:
         """Move weights and optimiser back."""
-        self._move(device)
+        self._move([*tensors_of(self.policy), *self._optimizer_tensors()], device)
 
-    def _move(self, device: str) -> None:
-        self.policy.to(device)
+    def offload_weights(self, device: str = "cpu") -> None:
+        """Move the weights alone off the accelerator."""
+        self._move(tensors_of(self.policy), device)
+
+    def reload_weights(self, device: str) -> None:
+        """Move the weights alone back, to be synchronised."""
+        self._move(tensors_of(self.policy), device)
+
+    def _optimizer_tensors(self) -> list[Any]:
         for copy in self.copies():
-            copy.data = copy.data.to(device)
             copy.grad = None
-        for state in self.optimizer.state.values():
-            for name, value in state.items():
-                if self._torch.is_tensor(value) and value.ndim:
-                    state[name] = value.to(device)
+        states = self.optimizer.state.values()
+        found = [v for s in states for v in s.values() if self._torch.is_tensor(v) and v.ndim]
+        return [*self.copies(), *found]
+
+    def _move(self, tensors: list[Any], device: str) -> None:
+        for parameter in self._trained:
+            parameter.grad = None
+        if device == "cpu":
+            self._host.offload(tensors)
+        else:
+            self._host.reload(tensors, device)
 
 
 def _take(batch: Batch, rows: Array) -> Batch:

@@ -10,8 +10,10 @@ from rlprof.workloads.embodied.algorithms import Grpo, Ppo
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import Algorithm, Simulator
 from rlprof.workloads.embodied.env_worker import EnvWorker
+from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from rlprof.workloads.embodied.sharing import sharing
 from rlprof.workloads.embodied.trainer import Trainer
 
 _SIMULATORS = {
@@ -85,7 +87,8 @@ def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulato
         timeout_s=config.timeout_s,
         start_timeout_s=900.0,  # the first start compiles kernels
         python=os.environ.get("RLPROF_WARP_PYTHON"),
-        environment={"MUJOCO_GL": "disable"},  # mujoco-warp renders without GL, which may be missing
+        # mujoco-warp renders without GL, which may be missing
+        environment={"MUJOCO_GL": "disable", **sharing(config).simulator_environment},
         device=config.device,
         **{k: v for k, v in chosen.items() if v is not None},
         **options,
@@ -112,8 +115,15 @@ def make_trainer(config: Config) -> Trainer:
         size = config.policy_size
         # the same weights twice: the first synchronisation would make them so anyway
         own, other = (
-            make_policy(size, simulator.spec, seed=config.seed, device=config.device) for _ in range(2)
+            make_policy(size, simulator.spec, seed=config.seed, device=device)
+            for device in (config.device, config.rollout_device or config.device)
         )
+        if config.cuda_graph:
+            if not size.denoise_steps:
+                raise ConfigurationError(
+                    f"{config.policy} has no denoise steps to capture", hint="leave --cuda-graph away"
+                )
+            other.capture()
         actor = Actor(
             own,
             make_algorithm(config),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
+from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
@@ -52,7 +53,16 @@ class Config:
     tasks : int or None
         Of `libero`: how many of its tasks; None: 3.
     device : str
-        Where rollout and training compute.
+        Where training computes, and the simulator if it uses a GPU; rollouts too, unless they have a device
+        of their own.
+    rollout_device : str or None
+        A GPU of the rollouts' own: not with the schedules that are colocated.
+    cuda_graph : bool
+        Denoise steps run as CUDA graphs.
+    train_pipe : bool
+        Training on an epoch may begin before the next one is there; needs the minibatch scope ``epoch``.
+    env_prefetch : bool
+        The next iteration's first episodes are begun while training runs.
     train : {"full", "expert", "lora"} or None
         What is trained; None: as the policy's size says.
     denoise_steps : int or None
@@ -94,6 +104,10 @@ class Config:
     every_action: bool | None = None
     tasks: int | None = None
     device: str = "cpu"
+    rollout_device: str | None = None
+    cuda_graph: bool = False
+    train_pipe: bool = False
+    env_prefetch: bool = False
     train: Train | None = None
     denoise_steps: int | None = None
     timeout_s: float = 60.0
@@ -119,6 +133,8 @@ class Config:
                 f"the simulator {self.simulator} has no rendering, shadows, every_action or tasks to choose",
                 hint="use libero",
             )
+        self._check_devices()
+        self._check_schedule()
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
         if part % self.global_batch:
             raise ConfigurationError(
@@ -131,6 +147,49 @@ class Config:
                 f"{self.envs} environments do not make {self.stages} stages of whole groups of {self.group}",
                 hint="use a multiple",
             )
+
+    def _check_devices(self) -> None:
+        answers = self.rollout_device or self.device
+        if self.cuda_graph and not answers.startswith("cuda"):
+            raise ConfigurationError(
+                f"CUDA graphs need a CUDA device, and rollouts compute on {answers}",
+                hint="leave --cuda-graph away, or use --device cuda:0",
+            )
+        if answers != self.device and self.schedule.startswith("colocated"):
+            raise ConfigurationError(
+                f"the schedule {self.schedule} has rollouts and training on the same GPU,"
+                f" not on {self.rollout_device} and {self.device}",
+                hint="leave --rollout-device away, or use hybrid, hybrid-pipe or async",
+            )
+
+    def _check_schedule(self) -> None:
+        schedule = self.stage_schedule
+        if self.schedule == "async" and (self.train_pipe or self.env_prefetch):
+            raise ConfigurationError(
+                "the schedule async has neither a training pipe nor a prefetch: its rollouts never stop",
+                hint="use a synchronous schedule",
+            )
+        if self.train_pipe and self.minibatch_scope != "epoch":
+            raise ConfigurationError(
+                "training on an epoch before the next one is there needs minibatches of single epochs",
+                hint="use --minibatch-scope epoch",
+            )
+        if self.env_prefetch and schedule.offload:
+            raise ConfigurationError(
+                f"the schedule {self.schedule} offloads the simulator while training runs",
+                hint="leave --env-prefetch away, or use colocated or colocated-pipe",
+            )
+        if self.env_prefetch and self.auto_reset:
+            raise ConfigurationError(
+                "environments that reset by themselves have no episodes to begin early",
+                hint="leave --env-prefetch or --auto-reset away",
+            )
+
+    @property
+    def stage_schedule(self) -> StageSchedule:
+        """The schedule with its switches."""
+        named = schedule_named(self.schedule)
+        return replace(named, train_pipe=self.train_pipe, env_prefetch=self.env_prefetch)
 
     @property
     def samples(self) -> int:
@@ -185,7 +244,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "episode_steps": 60,
         "update_epochs": 1,
         "global_batch": 192,
-        "micro_batch": 32,
+        "micro_batch": 64,
         "learning_rate": 5e-6,
         "workers": 14,
         "cameras": 2,

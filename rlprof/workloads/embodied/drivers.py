@@ -14,6 +14,7 @@ from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 from rlprof.workloads.embodied.schedule_run import ScheduledTrainer
 from rlprof.workloads.embodied.schedules import schedule_named
+from rlprof.workloads.embodied.sharing import sharing
 from rlprof.workloads.embodied.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ class GraphDriver:
 
     def __init__(self, trainer: Trainer, config: Config, placement: str) -> None:
         self.placement = placement
-        self.scheduled = ScheduledTrainer(trainer, schedule_named(config.schedule), config.device)
+        self.scheduled = ScheduledTrainer(
+            trainer, config.stage_schedule, config.device, config.rollout_device
+        )
 
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
@@ -183,13 +186,9 @@ def make_driver(
         from rlprof.workloads.embodied.graph_driver import GraphFileDriver
 
         return GraphFileDriver(trainer, config, graph)
-    kind = schedule_named(config.schedule).placement
-    placement = "colocated"
-    if kind != "colocated":
-        # simulator and policy are processes of one machine here
-        placement = f"{kind}, sharing {'one GPU' if config.device.startswith('cuda') else 'the processor'}"
-    if config.schedule == "colocated":
-        return LoopDriver(trainer, placement)
+    placement = sharing(config).label
     if config.schedule == "async":
         return AsynchronousDriver(trainer, config, first, placement)
+    if config.schedule == "colocated" and not (config.train_pipe or config.env_prefetch):
+        return LoopDriver(trainer, placement)
     return GraphDriver(trainer, config, placement)

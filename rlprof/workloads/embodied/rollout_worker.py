@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied.contracts import Floats, GlobalStep, Observation, PolicyOutput, Samples
 from rlprof.workloads.embodied.env_worker import told
+from rlprof.workloads.embodied.offload import HostCopies, tensors_of
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.actor import Actor
@@ -34,6 +35,7 @@ class RolloutWorker:
     def __init__(self, policy: Any) -> None:
         self.policy = policy
         self.version = 0
+        self._host = HostCopies()
         self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
         self.watch: Watch | None = None
 
@@ -72,9 +74,19 @@ class RolloutWorker:
         return value
 
     def offload(self, device: str = "cpu") -> None:
-        """Move the weights off the accelerator."""
-        self.policy.to(device)
+        """Move the weights off the accelerator; CUDA graphs of them are of no use then."""
+        self._forget()
+        if device == "cpu":
+            self._host.offload(tensors_of(self.policy))
 
     def reload(self, device: str) -> None:
-        """Move the weights back."""
-        self.policy.to(device)
+        """Move the weights back; CUDA graphs are captured anew, as RLinf does."""
+        if any(tensor.device.type == "cpu" for tensor in tensors_of(self.policy)):
+            self._forget()
+        if device != "cpu":
+            self._host.reload(tensors_of(self.policy), device)
+
+    def _forget(self) -> None:
+        captured = getattr(self.policy, "captured", None)
+        if captured is not None:
+            captured.forget()

@@ -87,14 +87,21 @@ def iteration_graph(schedule: StageSchedule, shape: Shape, costs: Costs | None =
     -------
     TaskGraph
         Tasks are named ``predict/E.C.S`` and so on (epoch, chunk, stage); payloads are what comes before the
-        slash. Each is of the worker env, rollout or actor, and holds per cent of a GPU's SMs. State is in
+        slash. With a prefetch of episodes the first ``reset`` takes no time: the iteration before did it.
+        Each task is of the worker env, rollout or actor, and holds per cent of a GPU's SMs. State is in
         accesses: ENV of a stage, W (rollout weights), THETA (trained weights).
 
     Raises
     ------
     ConfigurationError
-        If the schedule is asynchronous, or asks to train on parts that there are not.
+        If the schedule is asynchronous, asks to train on parts that there are not, or to begin episodes in a
+        simulator that is offloaded.
     """
+    if schedule.env_prefetch and schedule.offload:
+        raise ConfigurationError(
+            f"the schedule {schedule.name} offloads the simulator while training runs",
+            hint="leave the prefetch of episodes away, or use colocated or colocated-pipe",
+        )
     if schedule.asynchronous:
         raise ConfigurationError(
             f"the schedule {schedule.name} is asynchronous: it has no graph of one iteration",
@@ -203,6 +210,7 @@ class _Iteration:
         rollout_before = "reload rollout" if self.schedule.offload else sync
         w = CellAccess("W", "sync_weights")
         version = dict.fromkeys(stages, "")
+        begun = self.schedule.env_prefetch
         epoch_ends: list[list[str]] = []
         begins: dict[str, EdgeKind] = {}
         for e in range(shape.epochs):
@@ -212,7 +220,7 @@ class _Iteration:
                 task = self._add(
                     f"reset/{e}.{s}",
                     ENV,
-                    costs.reset_s,
+                    0.0 if costs.reset_s is not None and begun and not e else costs.reset_s,
                     sm=costs.env_sm,
                     accesses=(cell,),
                     after={env_before: "order", **begins},
@@ -265,7 +273,19 @@ class _Iteration:
                 ends.append(rollout_before)
                 begins[rollout_before] = "order"
             epoch_ends.append(ends)
-        return epoch_ends, [env_before, rollout_before]
+        finished = [env_before, rollout_before]
+        for s in stages if begun else ():
+            task = f"prefetch/{s}"
+            env_before = self._add(
+                task,
+                ENV,
+                costs.reset_s,
+                sm=costs.env_sm,
+                accesses=(CellAccess(f"ENV.{s}", None, task),),
+                after=dict.fromkeys((*finished, env_before), "order"),
+                stage=s,
+            )
+        return epoch_ends, finished
 
     def _train(self, ends: list[list[str]], finished: list[str]) -> None:
         shape, costs, pipe = self.shape, self.costs, self.schedule.train_pipe

@@ -46,8 +46,9 @@ class ScheduledTrainer:
         Its workers; nothing else may use them meanwhile.
     schedule : StageSchedule
         A synchronous one.
-    device : str
-        Where weights come back to after offloading.
+    device, rollout_device : str
+        Where the weights of actor and rollout worker come back to after offloading; the latter by default
+        where the former does.
 
     Attributes
     ----------
@@ -57,14 +58,23 @@ class ScheduledTrainer:
         Of the last one.
     """
 
-    def __init__(self, trainer: Trainer, schedule: StageSchedule, device: str = "cpu") -> None:
-        self.trainer, self.schedule, self.device = trainer, schedule, device
+    def __init__(
+        self,
+        trainer: Trainer,
+        schedule: StageSchedule,
+        device: str = "cpu",
+        rollout_device: str | None = None,
+    ) -> None:
+        self.trainer, self.schedule = trainer, schedule
         self.graph: TaskGraph = iteration_graph(schedule, shape_of(trainer))
         self.record: RunRecord | None = None
         self._stages = np.array_split(np.arange(trainer.env.spec.envs), schedule.stages)
         self._step = GlobalStep(0)
         # of the iteration that runs; tasks find each other's results in it, edges see to their order
         self._results: dict[str, Any] = {}
+        # first observations of an iteration that was begun early: step and stage
+        self._begun: dict[tuple[int, int], Observation] = {}
+        answers = rollout_device or device
         self._calls = {
             "sync_weights": self._sync,
             "reset": self._reset,
@@ -73,12 +83,13 @@ class ScheduledTrainer:
             "values": self._values,
             "adv": self._adv,
             "train": self._train,
-            "reload rollout": self._move(trainer.rollout.reload, device),
+            "prefetch": self._prefetch,
+            "reload rollout": self._move(trainer.rollout.reload, answers),
             "offload rollout": self._move(trainer.rollout.offload, "cpu"),
             "reload actor": self._move(trainer.actor.reload, device),
             "offload actor": self._move(trainer.actor.offload, "cpu"),
-            "reload-weights actor": self._move(trainer.actor.reload, device),
-            "offload-weights actor": self._move(trainer.actor.offload, "cpu"),
+            "reload-weights actor": self._move(trainer.actor.reload_weights, device),
+            "offload-weights actor": self._move(trainer.actor.offload_weights, "cpu"),
             "reload env": self._nothing,
             "offload env": self._nothing,
         }
@@ -126,9 +137,17 @@ class ScheduledTrainer:
         """A simulator on the CPU has nothing to move."""
 
     def _reset(self, task: Task, _inputs: Mapping[str, Any]) -> None:
-        where = self._where(task)
-        rows = self._rows(where["stage"])
-        self._results[task.id] = self.trainer.env.bootstrap_step(self._step, where["epoch"], rows)
+        epoch, stage = (self._where(task)[k] for k in ("epoch", "stage"))
+        begun = self._begun.pop((self._step.index, stage), None) if epoch == 0 else None
+        if begun is None:
+            begun = self.trainer.env.bootstrap_step(self._step, epoch, self._rows(stage))
+        self._results[task.id] = begun
+
+    def _prefetch(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        stage = self._where(task)["stage"]
+        following = GlobalStep(self._step.index + 1)
+        seen = self.trainer.env.bootstrap_step(following, 0, self._rows(stage))
+        self._begun[following.index, stage] = seen
 
     def _seen(self, epoch: int, chunk: int, stage: int) -> Observation:
         if chunk == 0:

@@ -30,6 +30,9 @@ class StageSchedule:
         Simulator, rollout and actor leave GPU memory while they are not needed.
     train_pipe : bool
         Training on an epoch may begin before the next one is there (needs minibatches of single epochs).
+    env_prefetch : bool
+        The first episodes of the next iteration are begun while training runs (RLinf's prefetch of the
+        bootstrap step; the simulator must not be offloaded).
     asynchronous : bool
         Rollouts go on while training runs.
     staleness : int
@@ -41,6 +44,7 @@ class StageSchedule:
     stages: int = 1
     offload: bool = False
     train_pipe: bool = False
+    env_prefetch: bool = False
     asynchronous: bool = False
     staleness: int = 0
 
