@@ -117,21 +117,18 @@ def compare_throughput(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list
     long = rows.filter(rows["response_tokens"] == 896)["gain_frac"].drop_nulls()
     short = rows.filter(rows["response_tokens"] == 128)["gain_frac"].drop_nulls()
     longer = yes(len(long) > 0 and len(short) > 0 and _mean(long) > _mean(short))
-    smaller = "" if rows.height == 36 else "a smoke test: fewer cases, little search"
     return [
         Compared(
             "least gain over concurrent, where that fits",
             "%",
             amount(fitting.min(), 100),
             paper.value("fig06", "least gain over concurrent where feasible"),
-            smaller or CAUSE_LEAST,
         ),
         Compared(
             "most gain over concurrent, where that fits",
             "%",
             amount(fitting.max(), 100),
             paper.value("fig06", "most gain over concurrent where feasible"),
-            smaller or CAUSE_MOST,
         ),
         Compared(
             "cases with a plan that fits",
@@ -147,15 +144,9 @@ def _mean(values: pl.Series) -> float:
     return float(values.mean())  # type: ignore[arg-type]
 
 
-CAUSE_LEAST = ""
-CAUSE_MOST = ""
-CAUSE_UTILISATION = ""
-
-
 def compare_utilisation(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 7: what the utilisation objective reaches and gives up."""
     rows = gains(tables["weak_scaling"])
-    cause = "" if rows.height == 36 else "a smoke test: fewer cases, little search"
     quantities = (
         (
             "least utilisation with the utilisation objective",
@@ -172,6 +163,6 @@ def compare_utilisation(tables: Mapping[str, pl.DataFrame], paper: Paper) -> lis
         ("most throughput given up for it", rows["loss_frac"].max(), "most throughput given up"),
     )
     return [
-        Compared(name, "%", amount(ours, 100), paper.value("fig07", series), cause)
+        Compared(name, "%", amount(ours, 100), paper.value("fig07", series))
         for name, ours, series in quantities
     ]
