@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from rlprof.overlap.quota.branches import Branch
+from rlprof.overlap.quota.daemon import Daemon, mps
 from rlprof.overlap.quota.levels import Level, distinct
+from rlprof.overlap.quota.mechanism import Cores, Mechanism, Mps, Nice
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
+from rlprof.overlap.quota.rounds import rounds
 from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search
+from rlprof.overlap.quota.tune import Settings, Tuning, tune
 from rlprof.overlap.quota.validation import Validation, validate
+from rlprof.overlap.quota.workers import QuotaBackend, started_with
 
 __all__ = [
+    "Branch",
+    "Cores",
+    "Daemon",
     "EligiblePair",
     "Level",
     "Measurement",
+    "Mechanism",
+    "Mps",
+    "Nice",
+    "QuotaBackend",
     "QuotaSearch",
+    "Settings",
     "Trial",
+    "Tuning",
     "Validation",
     "WorkerProcess",
     "distinct",
     "find_pair",
+    "mps",
     "quota_search",
+    "rounds",
+    "started_with",
+    "tune",
     "validate",
 ]

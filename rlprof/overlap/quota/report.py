@@ -12,12 +12,17 @@ from rlprof.overlap.quota.daemon import Daemon
 from rlprof.overlap.quota.foreign import Foreign
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial
+from rlprof.overlap.quota.search import QuotaSearch, Trial
 from rlprof.overlap.quota.tune import Tuning
 from rlprof.overlap.quota.validation import Validation
 from rlprof.planning.report import table
-from rlprof.report.text import duration
 from rlprof.unavailable import Unavailable
+
+
+def _duration(seconds: float) -> str:
+    from rlprof.report.text import duration  # brings polars along, which documents do without
+
+    return duration(seconds)
 
 
 def tuning_document(tuning: Tuning) -> dict[str, Any]:
@@ -64,12 +69,12 @@ def tuning_text(tuning: Tuning) -> str:
     serial_s = sum(s.median_s for s in tuning.alone.values())
     parts = [
         table(("branch", "alone", "ready together", "quota"), rows),
-        f"all ready    {_times(tuning.together)} without quotas, {duration(serial_s)} one after the other",
+        f"all ready    {_times(tuning.together)} without quotas, {_duration(serial_s)} one after the other",
     ]
     if isinstance(tuning.unmanaged, Spread):
         parts.append(f"without MPS  {_times(tuning.unmanaged)}")
     if isinstance(tuning.pair, EligiblePair):
-        parts.append(f"slack        {duration(tuning.pair.slack_s)} of {tuning.pair.earlier}")
+        parts.append(f"slack        {_duration(tuning.pair.slack_s)} of {tuning.pair.earlier}")
     lines = ["\n".join(parts[1:])]
     if isinstance(tuning.search, QuotaSearch):
         lines.append(_search_text(tuning, tuning.search))
@@ -78,7 +83,7 @@ def tuning_text(tuning: Tuning) -> str:
     whole = [name for name, there in tuning.in_rounds.items() if not there]
     if whole:
         lines.append(f"note: start and end of {', '.join(whole)} are in its times (no rounds)")
-    lines.append(f"{_answer(tuning)} ({tuning.reason}; {duration(tuning.spent_s)})")
+    lines.append(f"{_answer(tuning)} ({tuning.reason}; {_duration(tuning.spent_s)})")
     return "\n\n".join([parts[0], *lines])
 
 
@@ -100,7 +105,7 @@ def _level(tuning: Tuning, level: Level) -> str:
 
 
 def _times(found: Spread) -> str:
-    return f"{duration(found.median_s)} ({duration(found.low_s)} to {duration(found.high_s)})"
+    return f"{_duration(found.median_s)} ({_duration(found.low_s)} to {_duration(found.high_s)})"
 
 
 def _search_text(tuning: Tuning, search: QuotaSearch) -> str:
@@ -120,8 +125,8 @@ def _trial(trial: Trial) -> tuple[str, str]:
     if isinstance(found, Unavailable):
         return "–", found.reason[:80]
     compared = found.detail
-    width = "" if found.spread_s is None else f" ± {duration(found.spread_s / 2)}"
-    text = f"{duration(found.time_s)}{width}"
+    width = "" if found.spread_s is None else f" ± {_duration(found.spread_s / 2)}"
+    text = f"{_duration(found.time_s)}{width}"
     return text, _comparison(compared) if isinstance(compared, PairedComparison) else ""
 
 
@@ -133,7 +138,7 @@ def _comparison(found: PairedComparison) -> str:
 def _signed(seconds: float) -> str:
     if seconds in (float("inf"), float("-inf")):
         return "∞" if seconds > 0 else "-∞"
-    return duration(seconds)
+    return _duration(seconds)
 
 
 def levels_text(found: ProbedLevels) -> str:
@@ -185,14 +190,3 @@ def exports(daemon: Daemon) -> str:
     """Shell commands that make what is started afterwards a client."""
     wanted = {k: v for k, v in daemon.environment().items() if k != "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in wanted.items())
-
-
-__all__ = [
-    "Measurement",
-    "exports",
-    "levels_text",
-    "status_document",
-    "status_text",
-    "tuning_document",
-    "tuning_text",
-]
