@@ -266,6 +266,7 @@ def load() -> tuple[Any, Any]:
     """Import warp and mujoco_warp; what is missing is an error that names all that belongs together."""
     why = "the simulator mujoco_warp"
     warp = need("warp", package=_PACKAGES, why=why)
+    warp.config.cuda_output = "cubin"  # machine code at once, so that a cache made elsewhere is found
     warp.config.log_level = warp.LOG_ERROR  # what it prints would be in the middle of a person's output
     try:
         return warp, need("mujoco_warp", package=_PACKAGES, why=why)
