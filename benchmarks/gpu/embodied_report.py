@@ -1,0 +1,146 @@
+"""What the measurements of embodied RL share: a report written after every step, the device, activity."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.common import machine, save
+
+
+class Report:
+    """A document that is written after every step."""
+
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        self.path, self.began = path, time.monotonic()
+        self.document: dict[str, Any] = {**facts, "machine": machine(), "steps": {}}
+        for package in ("transformers", "mujoco", "mujoco-core", "mujoco-warp", "warp-lang", "robosuite"):
+            self.document["machine"].update(_version(package))
+        self.write()
+
+    def write(self) -> None:
+        self.document["seconds"] = round(time.monotonic() - self.began, 1)
+        save(self.path, self.document)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[dict[str, Any]]:
+        """A step: what it found goes into the dict; one that fails is noted with its traceback."""
+        found: dict[str, Any] = {}
+        print(f"-- {name}", flush=True)
+        began = time.monotonic()
+        try:
+            yield found
+            found["ok"] = True
+        except Exception as error:
+            found |= {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
+            traceback.print_exc()
+        found["seconds"] = round(time.monotonic() - began, 3)
+        self.document["steps"][name] = found
+        self.write()
+        print(f"   {name}: {_short(found)}", flush=True)
+
+
+def _short(found: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in found.items() if not isinstance(v, list | dict))[:600]
+
+
+def _version(package: str) -> dict[str, str]:
+    try:
+        return {package: importlib.metadata.version(package)}
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+
+
+class Gpu:
+    """The device, or a processor that stands in for it in tests of this script."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch, self.device, self.cuda = torch, device, device.startswith("cuda")
+        if not self.cuda:
+            torch.set_num_threads(1)
+
+    def wait(self) -> None:
+        if self.cuda:
+            self.torch.cuda.synchronize(self.device)
+
+    def memory(self) -> dict[str, float]:
+        if not self.cuda:
+            return {}
+        cuda = self.torch.cuda
+        free, total = cuda.mem_get_info(self.device)
+        return {
+            "allocated_gb": round(cuda.memory_allocated(self.device) / 1e9, 2),
+            "peak_gb": round(cuda.max_memory_allocated(self.device) / 1e9, 2),
+            "device_used_gb": round((total - free) / 1e9, 2),
+        }
+
+    def state(self) -> Any:
+        """Clocks, temperature, what slows it down."""
+        if not self.cuda:
+            return None
+        from rlprof.overlap.quota.machine import gpu_state
+
+        found = gpu_state(str(int(self.device.partition(":")[2] or 0)))
+        return found if isinstance(found, dict) else str(found)
+
+    def timed(self, call: Callable[[], Any], times: int = 3) -> dict[str, Any]:
+        """Seconds of calls that end when the device has done them; the first one is told apart."""
+        taken = []
+        for _ in range(times + 1):
+            self.wait()
+            began = time.perf_counter()
+            call()
+            self.wait()
+            taken.append(time.perf_counter() - began)
+        return {
+            "first_s": round(taken[0], 5),
+            "median_s": round(statistics.median(taken[1:]), 5),
+            "each_s": [round(t, 5) for t in taken[1:]],
+        }
+
+
+def configuration(args: argparse.Namespace) -> Any:
+    from rlprof.workloads.embodied.config import configure
+
+    more: dict[str, Any] = {}
+    for item in args.set or ():
+        name, _, value = item.partition("=")
+        more[name] = (
+            int(value) if value.lstrip("-").isdigit() else {"True": True, "False": False}.get(value, value)
+        )
+    return configure(
+        args.preset,
+        **{
+            "policy": args.policy,
+            "simulator": args.simulator,
+            "device": args.device,
+            "workers": args.workers,
+            **more,
+        },
+    )
+
+
+def sampler(args: argparse.Namespace, config: Any) -> Any:
+    from rlprof.workloads.embodied.activity import Activity
+
+    scratch = args.out / "activity"
+    scratch.mkdir(parents=True, exist_ok=True)
+    return Activity.start(scratch, config.device, backend=args.backend)
+
+
+def means(activity: Any, spans: dict[str, tuple[int, int]]) -> Any:
+    from rlprof.workloads.embodied.activity import Span
+
+    means = activity.means({k: Span(*v) for k, v in spans.items()}, wait_s=2.0)
+    if not means:
+        return str(means)
+    return {k: round(v, 4) for k, v in means.items()}
