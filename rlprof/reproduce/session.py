@@ -16,6 +16,7 @@ from rlprof.reproduce.raw import RawTable
 from rlprof.reproduce.registry import Figure, figure_named
 from rlprof.reproduce.study import obtain, stored_table
 from rlprof.trace.output import atomic_path
+from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -147,9 +148,9 @@ def stored(name: str, *, preset: str, seed: int = 0, repository: str | Path | No
     tables: dict[str, RawTable] = {}
     for short, study in figure.make_studies(preset, seed, checkout).items():
         table = stored_table(study, checkout)
-        if table is None:
+        if isinstance(table, Unavailable):
             raise RawTableError(
-                f"no raw table of {study.name} with preset {preset} and seed {seed} is stored",
+                f"nothing to show with preset {preset} and seed {seed}: {table.reason}",
                 hint=f"rlprof reproduce run {name} --preset {preset} computes it",
             )
         tables[short] = table

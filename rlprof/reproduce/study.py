@@ -14,6 +14,7 @@ from rlprof.errors import OutputError, RlprofError
 from rlprof.progress import Progress, silent
 from rlprof.reproduce.raw import RawTable, machine, now, read_raw, versions, write_raw
 from rlprof.trace.output import output_error
+from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -144,9 +145,11 @@ def obtain(
     return Obtained(table, computed, tuple(notes))
 
 
-def stored_table(study: Study, checkout: Path) -> RawTable | None:
-    """Return the table that a checkout holds of a study, if it is of this study and not stale."""
-    return _stored(study, shipped_path(checkout, study), [])
+def stored_table(study: Study, checkout: Path) -> RawTable | Unavailable:
+    """Return the table that a checkout holds of a study; Unavailable if there is none that can be used."""
+    notes: list[str] = []
+    stored = _stored(study, shipped_path(checkout, study), notes)
+    return stored or Unavailable(notes[0] if notes else f"no raw table of {study.name} is stored")
 
 
 def _stored(study: Study, path: Path, notes: list[str]) -> RawTable | None:

@@ -55,9 +55,7 @@ def test_studies_are_made_without_computing_and_are_the_same_each_time(figure: F
 
 
 def test_the_largest_preset_of_every_figure_is_shipped() -> None:
-    studies = {
-        s.name: s for f in FIGURES for s in f.make_studies(f.presets[-1], 0, ROOT).values()
-    }
+    studies = {s.name: s for f in FIGURES for s in f.make_studies(f.presets[-1], 0, ROOT).values()}
     assert not [name for name, s in studies.items() if not shipped_path(ROOT, s).is_file()]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rlprof.planning.documents import plan_from_document, plan_to_document
@@ -111,8 +111,14 @@ def searched(
 
 
 def options_document(options: SearchOptions) -> dict[str, Any]:
-    """Return search options as plain values, for the parameters of a study."""
-    return asdict(options)
+    """Return the search options that a study sets, as plain values, for its parameters.
+
+    Defaults are left out: an option that is added later does not make stored tables others. The seed is known
+    otherwise.
+    """
+    values = {f.name: getattr(options, f.name) for f in fields(options)}
+    defaults = {f.name: f.default for f in fields(options)}
+    return {name: value for name, value in values.items() if name != "seed" and value != defaults[name]}
 
 
 def again(problem: Problem, row: Mapping[str, Any]) -> Evaluation:

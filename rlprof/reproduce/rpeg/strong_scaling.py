@@ -32,7 +32,7 @@ def _rows(gpus: int, chosen: SearchOptions) -> list[dict[str, Any]]:
 def study(preset: str, seed: int, _: Path) -> Study:
     """Return the study."""
     evaluations, counts = PRESETS[preset]
-    chosen = options(evaluations, seed)
+    chosen = options(evaluations, seed, preset)
     cases: dict[str, Callable[[], list[dict[str, Any]]]] = {
         strong_scaling(gpus).name: partial(_rows, gpus, chosen) for gpus in counts
     }

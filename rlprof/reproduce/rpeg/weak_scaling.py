@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,12 @@ GREEDY, CONCURRENT, THROUGHPUT, UTILISATION = METHODS
 PRESETS = {"smoke": (800, 6), "full": (40_000, 1)}
 
 
-def options(evaluations: int, seed: int) -> SearchOptions:
-    """One-step staleness of both trained models, as in the paper's predicted schedules (Appendix B)."""
-    return SearchOptions(evaluations=evaluations, seed=seed, staleness=(1,))
+def options(evaluations: int, seed: int, preset: str) -> SearchOptions:
+    """One-step staleness of both trained models, as in the paper's predicted schedules (Appendix B).
+
+    Smoke tests do not polish, which would take longer than their search.
+    """
+    return SearchOptions(evaluations=evaluations, seed=seed, staleness=(1,), polish=preset != "smoke")
 
 
 def methods(problem: Problem, chosen: SearchOptions) -> list[dict[str, Any]]:
@@ -42,10 +46,7 @@ def methods(problem: Problem, chosen: SearchOptions) -> list[dict[str, Any]]:
     row, result = searched(problem, chosen)
     rows.append({"method": THROUGHPUT, **row})
     start = (result.plan,) if result else ()
-    useful = SearchOptions(
-        evaluations=chosen.evaluations, seed=chosen.seed, staleness=chosen.staleness, objective="efficiency"
-    )
-    row, _ = searched(problem, useful, start)
+    row, _ = searched(problem, replace(chosen, objective="efficiency"), start)
     rows.append({"method": UTILISATION, **row})
     return rows
 
@@ -66,7 +67,7 @@ def study(preset: str, seed: int, _: Path) -> Study:
     evaluations, step = PRESETS[preset]
     settings = problems.weak_scaling()[::step]
     by_name = {s.name: s for s in settings}
-    chosen = options(evaluations, seed)
+    chosen = options(evaluations, seed, preset)
     cases: dict[str, Callable[[], list[dict[str, Any]]]] = {
         s.name: partial(_rows, s, s.name.rsplit(",", 3)[0], chosen) for s in settings
     }

@@ -1,0 +1,89 @@
+"""`rlprof reproduce`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlprof.reproduce.rpeg import stability
+from tests.cli.conftest import Cli
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest preset, smaller still."""
+    monkeypatch.setitem(stability.PRESETS, "smoke", (60, 2, 1))
+
+
+def test_what_can_be_reproduced(cli: Cli) -> None:
+    shown = cli("reproduce", "list")
+    assert shown.code == 0, shown.err
+    for part in ("rpeg/fig06", "rpeg/table04", "smoke, full", "arXiv 2611.09207"):
+        assert part in shown.out
+    rows = json.loads(cli("reproduce", "list", "--format", "json").out)
+    assert all("full" in r["stored"] for r in rows if r["figure"] == "rpeg/fig06")
+
+
+def test_a_table_is_computed_compared_and_kept(cli: Cli, tmp_path: Path, little: None) -> None:
+    out = tmp_path / "out"
+    arguments = ("reproduce", "run", "rpeg/table10", "--preset", "smoke", "--no-notebook", "--out", out)
+    made = cli(*arguments, "--seed", "5", "--repository", ROOT)
+    assert made.code == 0, made.err
+    assert "2 rows, preset smoke, seed 5" in made.out
+    assert "coefficient of variation over seeds, least" in made.out
+    assert "searches too little to compare" in made.out
+    assert {p.name for p in out.iterdir()} == {
+        "stability.smoke.csv", "stability.smoke.json", "table10.comparison.csv",
+    }  # fmt: skip
+    before = (out / "stability.smoke.csv").stat().st_mtime_ns
+    again = cli(*arguments, "--seed", "5", "--format", "json")
+    assert again.code == 0, again.err
+    assert (out / "stability.smoke.csv").stat().st_mtime_ns == before
+    document = json.loads(again.out)
+    assert document["tables"]["stability"]["seed"] == 5
+    assert {"quantity", "unit", "ours", "paper", "difference", "cause"} == set(document["compared"][0])
+    other = cli(*arguments, "--seed", "6")
+    assert "was computed with other cases, seed" in other.out
+
+
+def test_stored_tables_are_shown_without_computing(cli: Cli) -> None:
+    shown = cli("reproduce", "show", "rpeg/fig06")
+    assert shown.code == 0, shown.err
+    assert "cases with a plan that fits" in shown.out
+    assert "seed 0: computed 20" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "rpeg/fig6"), "no reproduction is called 'rpeg/fig6'. Next: did you mean rpeg/fig0"),
+        (("run", "rpeg/fig06", "--preset", "huge"), "rpeg/fig06 has no preset 'huge'"),
+        (("show", "rpeg/fig06", "--seed", "77"), "nothing to show with preset full and seed 77"),
+        (("show",), "--help"),
+    ],
+)
+def test_errors_are_one_line_and_code_2(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("reproduce", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_without_papermill_the_error_says_what_to_install(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = cli("reproduce", "run", "rpeg/fig06", "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "pip install 'rlprof[notebook]'" in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written(cli: Cli, tmp_path: Path, little: None) -> None:
+    (tmp_path / "file").write_text("")
+    result = cli("reproduce", "run", "rpeg/table10", "--no-notebook", "--out", tmp_path / "file" / "out")
+    assert result.code == 2
+    assert "file" in result.err
