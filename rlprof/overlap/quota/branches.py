@@ -273,6 +273,17 @@ class Bench:
         BranchError
             If it cannot be started, does not end well, or takes too long.
         """
+        return self.workers([(branch, level)], managed=managed)[0]
+
+    def workers(self, wanted: Sequence[tuple[Branch, Level | None]], *, managed: bool = True) -> list[Worker]:
+        """Start branches at the same time, as `worker` does one."""
+        started = [self._start(branch, level, managed) for branch, level in wanted]
+        until = time.monotonic() + self._timeout_s
+        for worker in started:
+            self._await_ready(worker, until)
+        return started
+
+    def _start(self, branch: Branch, level: Level | None, managed: bool) -> Worker:
         if shutil.which(branch.command[0]) is None:
             raise BranchError(
                 f"command not found: {branch.command[0]}",
@@ -286,17 +297,20 @@ class Bench:
         worker.mark = f"{self._mark}.{worker.mark}"
         self._workers.append(worker)
         self._watch(worker.start())
-        until = time.monotonic() + self._timeout_s
+        return worker
+
+    def _await_ready(self, worker: Worker, until_s: float) -> None:
+        """Wait until a worker is ready for rounds, or has ended well."""
         while True:
             line = worker.heard()
             if line == "ready":
                 worker.in_rounds = True
-                return worker
+                return
             if line == "exited":
                 worker.in_rounds = False
                 worker.exited()
-                return worker
-            left = until - time.monotonic()
+                return
+            left = until_s - time.monotonic()
             if left < 0:
                 raise worker.error(f"is not ready after {self._timeout_s:g} s")
             select.select(worker.waits_on, [], [], min(left, 1.0))

@@ -202,7 +202,7 @@ class _Tuner:
 
     def run(self) -> Tuning:
         self.progress("starting branches", 0.0)
-        self.workers = [self.bench.worker(branch) for branch in self.branches]
+        self.workers = self.bench.workers([(branch, None) for branch in self.branches])
         rounds = self.first_rounds()
         try:
             pair = self.find_pair(rounds)
@@ -234,7 +234,7 @@ class _Tuner:
         bench, workers = self.bench, self.workers
         unmanaged: list[Worker] = []
         if self.mechanism.unmanaged() is not None:
-            unmanaged = [bench.worker(branch, managed=False) for branch in self.branches]
+            unmanaged = bench.workers([(branch, None) for branch in self.branches], managed=False)
             bench.together(unmanaged)
         # the first rounds are slower: not timed
         bench.together(workers, tick=self.look_for_clients)
@@ -372,8 +372,8 @@ class _Tuner:
         bench = self.bench
         for worker in list(self.workers):
             bench.release(worker)
-        self.workers = [bench.worker(branch) for branch in self.branches]
-        worker = bench.worker(self.branch(pair.earlier), search.best_level)
+        wanted = [(branch, None) for branch in self.branches]
+        *self.workers, worker = bench.workers([*wanted, (self.branch(pair.earlier), search.best_level)])
         sets = {search.start_level: self.workers, search.best_level: self.others(pair, worker)}
         for workers in sets.values():
             bench.together(workers)

@@ -85,6 +85,11 @@ class SimulatedBench:
         self.alive.append(SimulatedWorker(branch, level, managed))
         return self.alive[-1]
 
+    def workers(
+        self, wanted: Sequence[tuple[Branch, Level | None]], *, managed: bool = True
+    ) -> list[SimulatedWorker]:
+        return [self.worker(branch, level, managed=managed) for branch, level in wanted]
+
     def release(self, worker: SimulatedWorker) -> None:
         self.alive.remove(worker)
 
