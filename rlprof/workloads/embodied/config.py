@@ -280,7 +280,7 @@ def configure(preset: str = "tiny", **values: Any) -> Config:
             raise ConfigurationError(f"no option is called {name!r}", hint=f"use {', '.join(sorted(known))}")
     chosen = {**_PRESETS[preset], **{k: v for k, v in values.items() if v is not None}}
     if chosen.get("algorithm") == "grpo":
-        # the more start alike, the better the baseline of a group: with groups of 8 the tiny one learns slowly
+        # the more start alike, the better a baseline they are: with groups of 8 the tiny one learns slowly
         largest = {"tiny": 32, "exact": 4}.get(preset, 8)
         chosen.setdefault("group", math.gcd(largest, chosen.get("envs", Config.envs) // 2))
     return Config(preset=preset, **chosen)
