@@ -1,0 +1,101 @@
+"""`benchmarks/gpu/embodied` on the processor: what runs on a GPU machine for the first time must work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import embodied, embodied_report
+from rlprof.workloads.embodied.config import Config
+
+pytest.importorskip("torch")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = [
+    *("--preset", "exact", "--device", "cpu", "--workers", "0", "--set", "envs=4", "chunks=2"),
+    *("episode_steps=10", "denoise_steps=2", "global_batch=8", "micro_batch=4", "update_epochs=1"),
+]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, out: Path, command: str, *more: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["embodied", command, "--out", str(out), *SIZES, *more])
+    embodied.main()
+
+
+def test_schedules_take_turns_and_a_step_that_fails_stops_nothing(tmp_path, monkeypatch) -> None:
+    order = "colocated,hybrid-pipe+prefetch,hybrid-pipe,colocated+graph"
+    more = ("--schedules", order, "--rounds", "1", "--seconds", "60", "--times", "1")
+    run(monkeypatch, tmp_path, "run", "--parts", "solo,schedules", *more)
+    found: dict[str, Any] = json.loads((tmp_path / "embodied_mujoco_arm.json").read_text())
+    rows = [(r["variant"], r["round"], r["warm_up"], r["short"]) for r in found["iterations"]]
+    wanted = [
+        *(("colocated", 0, True, False), ("hybrid-pipe", 0, True, True)),
+        *(("colocated", 1, False, False), ("hybrid-pipe", 1, False, False)),
+    ]
+    assert rows == wanted
+    assert all(r["semantic_differences"] == [] for r in found["iterations"])
+    assert all(0 < r["activity"]["iteration"] <= 1 for r in found["iterations"])
+    assert not found["steps"]["colocated+graph_1"]["ok"]
+    assert "CUDA graphs need a CUDA device" in found["steps"]["colocated+graph_1"]["error"]
+    assert "offloads the simulator" in found["steps"]["hybrid-pipe+prefetch_0"]["error"]
+    assert found["summary"]["hybrid-pipe"]["iterations"] == 1
+    assert found["steps"]["hybrid-pipe_replay"]["chain"] == 0.0
+    table = found["steps"]["table1"]
+    assert table["speedup"] == pytest.approx(table["serial_s"] / table["overlapped_s"])
+    config = found["config"]
+    assert (config["chunks"], config["rollout_epochs"]) == (2, 2)
+    full = next(r for r in found["iterations"] if not r["short"])
+    assert full["simulator_steps"] == Config(**{**config, "preset": "exact"}).simulator_steps
+
+
+def test_the_policy_by_itself(tmp_path, monkeypatch) -> None:
+    run(monkeypatch, tmp_path, "selftest", "--backend", "none-such")
+    found = json.loads((tmp_path / "embodied_selftest.json").read_text())
+    steps = found["steps"]
+    assert all(step["ok"] for name, step in steps.items() if name != "activity")
+    assert steps["build"]["parameters"] > 1e5
+    assert steps["evaluate_4"]["log_ratio_max"] < 1e-3
+    assert steps["training_step"]["after_reload"] > 0
+    assert not steps["activity"]["ok"]  # and nothing else is lost by that
+
+
+def test_a_simulator_that_failed_is_made_anew(tmp_path, monkeypatch) -> None:
+    from rlprof.workloads.embodied.errors import SimulatorError
+    from rlprof.workloads.embodied.simulators.mujoco_arm import MujocoArm
+
+    left = [0]
+    native = MujocoArm.step
+
+    def breaks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        left[0] += 1
+        if left[0] == 3:
+            raise SimulatorError("the gripper is stuck")
+        return native(self, *args, **kwargs)
+
+    monkeypatch.setattr(MujocoArm, "step", breaks)
+    more = ("--parts", "schedules", "--schedules", "colocated,colocated-pipe", "--rounds", "1")
+    run(monkeypatch, tmp_path, "run", *more, "--seconds", "60")
+    found = json.loads((tmp_path / "embodied_mujoco_arm.json").read_text())
+    assert "stuck" in found["steps"]["colocated_0"]["error"]
+    assert [r["variant"] for r in found["iterations"]] == ["colocated-pipe", "colocated", "colocated-pipe"]
+
+
+def test_results_are_written_whole_after_every_step(tmp_path) -> None:
+    report = embodied_report.Report(tmp_path / "x.json", {"command": "test"})
+    with report.step("one") as found:
+        found["answer"] = 42
+    with report.step("two"):
+        raise RuntimeError("no more")
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert written["steps"]["one"]["answer"] == 42
+    assert written["steps"]["two"]["error"] == "RuntimeError: no more"
+
+
+def test_the_script_is_one_that_bash_reads() -> None:
+    script = ROOT / "benchmarks/gpu/embodied.sh"
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
