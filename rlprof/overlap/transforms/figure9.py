@@ -67,6 +67,10 @@ def train_beside_next_epoch(graph: CallGraph, epochs: str, training: str) -> Cal
     reach = Reach(graph)
     bits = {epoch: reach.bits(calls) for epoch, calls in rollouts.items()}
     last = max(bits)
+    if not last:
+        raise IllegalTransformationError(
+            f"{epochs} has one iteration: there is no next one", rule=rule, calls=(epochs,)
+        )
     needed: dict[int, int] = {}
     for i, calls in first.items():
         before = 0
