@@ -1,4 +1,4 @@
-"""The memory that a simulator's process shares with its driver: actions in, observations and rewards out.
+"""The memory that a simulator's (or the rollout's) process shares with its driver: all arrays of its calls.
 
 It has no name (`memfd_create`): the kernel frees it when the last process that has it ends, however it ends.
 """
@@ -35,20 +35,27 @@ def layout(spec: SimulatorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
     return arrays
 
 
-def size_bytes(spec: SimulatorSpec) -> int:
-    """Size of the block."""
-    return _offsets(spec)[1]
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-def _offsets(spec: SimulatorSpec) -> tuple[dict[str, int], int]:
+def size_bytes(spec: SimulatorSpec | Layout) -> int:
+    """Size of the block of a simulator, or of arrays of any types and shapes."""
+    return _offsets(_layout(spec))[1]
+
+
+def _layout(spec: SimulatorSpec | Layout) -> Layout:
+    return layout(spec) if isinstance(spec, SimulatorSpec) else spec
+
+
+def _offsets(arrays: Layout) -> tuple[dict[str, int], int]:
     at, offsets = 0, {}
-    for name, (dtype, shape) in layout(spec).items():
+    for name, (dtype, shape) in arrays.items():
         offsets[name] = at
         at += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
     return offsets, max(at, _ALIGN)
 
 
-def make(spec: SimulatorSpec) -> int:
+def make(spec: SimulatorSpec | Layout) -> int:
     """Make a block; its file descriptor, which the caller closes.
 
     Raises
@@ -65,11 +72,11 @@ def make(spec: SimulatorSpec) -> int:
     return block
 
 
-def arrays(block: int, spec: SimulatorSpec) -> Mapping[str, Array]:
+def arrays(block: int, spec: SimulatorSpec | Layout) -> Mapping[str, Array]:
     """Map a block: arrays by name, shared with whoever else maps it."""
-    memory = mmap.mmap(block, size_bytes(spec))
-    offsets, _ = _offsets(spec)
+    memory, chosen = mmap.mmap(block, size_bytes(spec)), _layout(spec)
+    offsets, _ = _offsets(chosen)
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape)), offsets[name]).reshape(shape)
-        for name, (dtype, shape) in layout(spec).items()
+        for name, (dtype, shape) in chosen.items()
     }

@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import IO, Any
+from multiprocessing.connection import wait
+from typing import Any
 
 import numpy as np
 
-import rlprof
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
     Array,
@@ -44,69 +37,7 @@ from rlprof.workloads.embodied.errors import (
     SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators import block as blocks
-
-
-class _Process:
-    """One process, and its block of memory."""
-
-    def __init__(self, number: int, python: str, environment: Mapping[str, str]) -> None:
-        self.number = number
-        self.words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        mine, other = socket.socketpair()
-        try:
-            self.process = subprocess.Popen(
-                [python, "-m", "rlprof.workloads.embodied.simulators.serve", str(other.fileno())],
-                pass_fds=[other.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self.words,
-                stderr=self.words,
-                env=dict(environment),
-            )
-        except OSError as error:
-            mine.close()
-            self.words.close()
-            raise SimulatorError(
-                f"a process of the simulator does not start ({error.strerror}: {python})",
-                hint="give the Python of an environment that has numpy and the simulator",
-            ) from error
-        finally:
-            other.close()
-        self.connection = Connection(mine.detach())
-        self.shared: Mapping[str, Array] = {}
-
-    def send(self, order: dict[str, Any]) -> None:
-        """Send an order; that the process is gone is noticed while waiting for the answer."""
-        with suppress(OSError):
-            self.connection.send_bytes(json.dumps(order).encode())
-
-    def share(self, spec: SimulatorSpec) -> None:
-        """Make the block and hand it to the process."""
-        memory = blocks.make(spec)
-        try:
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as way:
-                socket.send_fds(way, [b"."], [memory])
-            self.shared = blocks.arrays(memory, spec)
-        finally:
-            os.close(memory)
-
-    def how_it_ended(self) -> str:
-        """Exit code or signal, and the last line that it wrote."""
-        try:
-            code = self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return "closed its connection"
-        how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-        self.words.seek(0)
-        lines = self.words.read().decode("utf-8", "replace").strip().splitlines()
-        return f"{how} ({lines[-1][:200]})" if lines else how
-
-    def end(self) -> None:
-        """End it now and wait for it, so that no zombie is left."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.connection.close()
-        self.words.close()
+from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
 
 
 class SimulatorProcesses:
@@ -158,15 +89,13 @@ class SimulatorProcesses:
         self.timeout_s = timeout_s
         self._lock = threading.Lock()
         self._broken: str | None = None
-        self._processes: list[_Process] = []
+        self._processes: list[ServedProcess] = []
         self._worker_of = np.arange(envs) % workers
         self._row_of = np.arange(envs) // workers
-        source = str(Path(rlprof.__file__).resolve().parent.parent)
-        path = os.pathsep.join(p for p in (source, os.environ.get("PYTHONPATH", "")) if p)
-        surroundings = {**os.environ, **(environment or {}), "PYTHONPATH": path}
+        around = surroundings(environment)
         try:
             for number in range(workers):
-                self._processes.append(_Process(number, python or sys.executable, surroundings))
+                self._processes.append(ServedProcess(number, python or sys.executable, around))
                 mine = {**options, "envs": len(range(number, envs, workers)), "first": number}
                 self._processes[-1].send({"make": make, "options": {**mine, "stride": workers}})
             answers = self._answers(self._processes, "start", start_timeout_s)
@@ -262,7 +191,7 @@ class SimulatorProcesses:
 
     def _call(
         self, call: str, samples: Samples, given: Mapping[str, Array] | None = None, **arguments: int
-    ) -> list[tuple[_Process, Array]]:
+    ) -> list[tuple[ServedProcess, Array]]:
         """Have every process do its part; each with the positions of its rows in the batch."""
         rows, given = noise.rows(self.spec.envs, samples), given or {}
         for name, array in given.items():
@@ -302,10 +231,12 @@ class SimulatorProcesses:
         if self._broken is not None:
             raise SimulatorError(f"the simulator is no more: {self._broken}", hint="make a new one")
 
-    def _answers(self, processes: Sequence[_Process], call: str, limit_s: float) -> dict[int, dict[str, Any]]:
+    def _answers(
+        self, processes: Sequence[ServedProcess], call: str, limit_s: float
+    ) -> dict[int, dict[str, Any]]:
         """Wait for all; the first error after all have answered, so that none is left in the middle."""
         until = time.monotonic() + limit_s
-        waiting: dict[Any, _Process] = {p.connection: p for p in processes}
+        waiting: dict[Any, ServedProcess] = {p.connection: p for p in processes}
         answers: dict[int, dict[str, Any]] = {}
         while waiting:
             ready = wait(list(waiting), max(0.0, until - time.monotonic()))
@@ -335,7 +266,7 @@ class SimulatorProcesses:
                 raise kind(f"{self._name(process)}: {answer['what']}", hint=answer["hint"])
         return answers
 
-    def _name(self, process: _Process) -> str:
+    def _name(self, process: ServedProcess) -> str:
         mine = np.flatnonzero(self._worker_of == process.number)
         shown = ", ".join(map(str, mine[:4])) + (", ..." if len(mine) > 4 else "")
         return f"simulator process {process.number} (environments {shown})"
@@ -346,13 +277,13 @@ class SimulatorProcesses:
             for process in self._processes:
                 process.end()
 
-    def _gather(self, parts: list[tuple[_Process, Array]], name: str) -> Array:
+    def _gather(self, parts: list[tuple[ServedProcess, Array]], name: str) -> Array:
         first = parts[0][0].shared[name]
         whole = np.empty((sum(len(at) for _, at in parts), *first.shape[1:]), first.dtype)
         for process, at in parts:
             whole[at] = process.shared[name][: len(at)]
         return whole
 
-    def _observation(self, parts: list[tuple[_Process, Array]]) -> Observation:
+    def _observation(self, parts: list[tuple[ServedProcess, Array]]) -> Observation:
         images = self._gather(parts, "images") if self.spec.cameras else None
         return Observation(self._gather(parts, "state"), images, self._gather(parts, "task"))
