@@ -38,7 +38,8 @@ class Settings:
     final : Rule
         For the validation, with the least gain that counts.
     budget_s : float or None
-        Time for all of it, in seconds; what is left over goes to the validation.
+        Time for all of it, in seconds: no turn, level or validation is begun that would probably not end in
+        time, judged by those before it. The first turn is always measured.
     timeout_s : float
         Longest time of a set-up or a round, in seconds.
     """
@@ -185,6 +186,7 @@ class _Tuner:
         self.began_s = time.monotonic()
         self.workers: list[Worker] = []
         self.clients: set[str] = set()
+        self.set_up_s = self.trial_s = 0.0  # how long starting branches and measuring a level take
         self.known: Tuning
 
     @property
@@ -203,6 +205,7 @@ class _Tuner:
     def run(self) -> Tuning:
         self.progress("starting branches", 0.0)
         self.workers = self.bench.workers([(branch, None) for branch in self.branches])
+        self.set_up_s = self.spent_s
         rounds = self.first_rounds()
         try:
             pair = self.find_pair(rounds)
@@ -219,6 +222,11 @@ class _Tuner:
         except _Stopped as stopped:
             self.keep(reason=f"q0 is kept: {stopped}")
         return self.known
+
+    def holds(self, more_s: float) -> bool:
+        """Whether so many seconds more are within the budget."""
+        budget_s = self.settings.budget_s
+        return budget_s is None or self.spent_s + more_s <= budget_s
 
     # under q0 ----------------------------------------------------------------------------------------------
 
@@ -243,11 +251,14 @@ class _Tuner:
         sliced: list[float] = []
         count = self.settings.rounds
         for turn in range(count):
+            began_s = self.spent_s
             self.progress("alone and together", 0.3 * turn / count)
             alone = tuple(bench.together([worker]).join_s for worker in workers)
             turns.append((alone, bench.together(workers)))
             if unmanaged:
                 sliced.append(bench.together(unmanaged).join_s)
+            if not self.holds(self.spent_s - began_s):
+                break
         for worker in unmanaged:
             bench.release(worker)
         names = [branch.name for branch in self.branches]
@@ -290,6 +301,8 @@ class _Tuner:
         self.keep(pair=found)
         if isinstance(found, Unavailable):
             raise _Stopped(found.reason)
+        if len(turns) < self.settings.rounds:
+            raise _Stopped(f"the budget held {len(turns)} of the {self.settings.rounds} first rounds")
         later, earlier = names.index(found.later), names.index(found.earlier)
         times = [(r.ready_s[later], r.ready_s[earlier]) for _, r in turns]
         if compare(times, self._rule(self.settings.rule, len(times))).decision != "better":
@@ -324,6 +337,7 @@ class _Tuner:
         most = most_trials(len(levels))
 
         def measure(level: Level) -> Measurement | Unavailable:
+            began_s = self.spent_s
             if level == levels[-1]:  # q0 was measured: its median is what gains are subtracted from
                 return Measurement(start.median_s, start.width_s, start.runs)
             try:
@@ -340,6 +354,7 @@ class _Tuner:
                 )
             finally:
                 bench.release(worker)
+                self.trial_s = max(self.trial_s, self.spent_s - began_s)
             time_s = start.median_s - found.gain_s
             return Measurement(time_s, found.candidate.width_s, len(found.pairs), found)
 
@@ -356,19 +371,23 @@ class _Tuner:
         return quota_search(levels, measure, spent=self._search_is_over, watch=note)
 
     def _search_is_over(self) -> bool:
-        """Whether what is left of the budget is needed for the validation."""
-        budget_s, final = self.settings.budget_s, self.settings.final
-        if budget_s is None:
-            return False
-        validation_s = 2 * (final.least_pairs or final.most_pairs) * self.known.together.median_s
-        trial_s = 2 * self.settings.rounds * self.known.together.median_s
-        return self.spent_s + validation_s + trial_s > budget_s
+        """Whether a further level would take time that the validation needs."""
+        trial_s = self.set_up_s + 2 * self.settings.rounds * self.known.together.median_s
+        return not self.holds(max(trial_s, self.trial_s) + self._validation_s())
+
+    def _validation_s(self) -> float:
+        """How long the shortest validation probably takes."""
+        final = self.settings.final
+        pairs = final.least_pairs or final.most_pairs
+        return self.set_up_s + 2 * (pairs + 1) * self.known.together.median_s
 
     def validate(self, pair: EligiblePair, search: QuotaSearch) -> Validation:
         """Compare the answer with q0 in processes that are all new."""
         self.progress("validation", 0.85)
         if search.best == search.start:
             return validate(search, lambda _level: 0.0)
+        if not self.holds(self._validation_s()):
+            raise _Stopped("the budget does not hold the validation")
         bench = self.bench
         for worker in list(self.workers):
             bench.release(worker)

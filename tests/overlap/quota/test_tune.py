@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rlprof.analysis.trials import Rule
 from rlprof.cli.console import json_bytes
 from rlprof.errors import UsageError
 from rlprof.overlap.quota.branches import Branch, Round, Span
@@ -76,10 +75,13 @@ class SimulatedBench:
     alive: list[SimulatedWorker] = field(default_factory=list)
     began: int = 0
     rounds: int = 0
+    starts: int = 0
+    took_s: float = 0.0
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def worker(self, branch: Branch, level: Level | None = None, *, managed: bool = True) -> SimulatedWorker:
         self.began += 1
+        self.starts += managed and level is not None
         if level is not None and level.amount < self.fails_below:
             raise BranchError(f"branch {branch.name} ended with code 1: out of memory")
         self.alive.append(SimulatedWorker(branch, level, managed))
@@ -88,6 +90,7 @@ class SimulatedBench:
     def workers(
         self, wanted: Sequence[tuple[Branch, Level | None]], *, managed: bool = True
     ) -> list[SimulatedWorker]:
+        self.starts += 1
         return [self.worker(branch, level, managed=managed) for branch, level in wanted]
 
     def release(self, worker: SimulatedWorker) -> None:
@@ -99,6 +102,7 @@ class SimulatedBench:
         times = self.times({w.branch.name: w.level for w in workers}, workers[0].managed)
         start = self.rounds * 10**12
         ends = [times[w.branch.name] * (1 + self.random.uniform(-self.noise, self.noise)) for w in workers]
+        self.took_s += max(ends)
         return Round(start, tuple(Span(start, start + round(1e9 * end)) for end in ends))
 
 
@@ -248,14 +252,24 @@ def test_one_level_is_nothing_to_choose_from() -> None:
     assert "one level only of GPU 0" in found.reason
 
 
-def test_a_budget_leaves_time_for_the_validation() -> None:
-    settings = Settings(rule=Rule(most_pairs=6), budget_s=1e-6)
-    found, bench, _ = tuned(settings=settings)
-    assert isinstance(found.search, QuotaSearch)
-    assert not found.search.complete
-    assert len(found.search.trials) == 1
-    assert found.quotas == {}
-    assert bench.began == 4
+@pytest.mark.parametrize("budget_s", [5.0, 60.0, 150.0, 400.0])
+def test_nothing_is_begun_that_the_budget_does_not_hold(
+    budget_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a simulated clock, on which a start takes 5 s and a round as long as its branches."""
+    monkeypatch.setattr(_Tuner, "spent_s", property(lambda self: 5.0 * self.bench.starts + self.bench.took_s))
+    found, bench, _ = tuned(settings=Settings(budget_s=budget_s))
+    assert bench.starts * 5 + bench.took_s < budget_s + 15  # the first turn is always measured
+    if budget_s < 50:
+        assert "the budget held" in found.reason
+    elif budget_s < 100:
+        assert isinstance(found.search, QuotaSearch)
+        assert not found.search.complete
+        assert "budget was spent" in found.search.reason
+    else:
+        assert isinstance(found.validation, Validation)
+        assert not found.validation.kept
+    assert (found.quotas == {}) == (budget_s < 100)
 
 
 @pytest.mark.parametrize("names", [["A"], ["A", "A"], []])
