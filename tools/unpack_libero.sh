@@ -31,7 +31,8 @@ have=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 [ "$want" = "$have" ] || die "the archive is for Python $want and $python is $have; name another as third argument"
 
 # loaders of GL: only what the machine has not
-known() { { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep -q "^[[:space:]]*$1 "; }
+there=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null || true)
+known() { grep -q "^[[:space:]]*$1 " <<<"$there"; }
 mkdir -p "$dest/gl"
 for file in "$dest"/gl.all/*; do
   name=$(basename "$file"); soname=$(sed -E 's/(\.so\.[0-9]+).*/\1/' <<<"$name")

@@ -1,0 +1,14 @@
+# Functions for scripts that run LIBERO on a bare machine; to be sourced: . benchmarks/gpu/libero.sh
+#
+# libero_ready [ARCHIVE [DEST [PYTHON]]]
+#   Unpacks .libero/libero.tar.xz (of tools/pack_libero.py) to /tmp/libero, checks it, and exports RLPROF_LIBERO_PYTHON.
+#   About a minute, seconds when it is there already. Code 1 and a line that says why if LIBERO does not work there.
+# libero_osmesa [ARCHIVE [DEST]]
+#   Unpacks .libero/osmesa.tar.xz (of tools/pack_osmesa.sh), so that --rendering osmesa works. Code 1 if there is none.
+
+libero_ready() {
+  local archive=${1:-.libero/libero.tar.xz} dest=${2:-/tmp/libero} python=${3:-python3} line
+  line=$("$(dirname "${BASH_SOURCE[0]}")/../../tools/unpack_libero.sh" "$archive" "$dest" "$python") || return 1
+  export "${line?}"
+  echo "$line"
+}
