@@ -12,7 +12,13 @@ from rlprof.planning.evaluate import Problem
 from rlprof.planning.search_options import SearchOptions
 from rlprof.reproduce.compare import NOT_COMPUTED, Compared, amount, yes
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rpeg.causes import AS_IS, cause_of_8_gpus, cause_of_throughput, fitting_on_8
+from rlprof.reproduce.rpeg.causes import (
+    AS_IS,
+    cause_of_8_gpus,
+    cause_of_advantage,
+    cause_of_throughput,
+    fitting_on_8,
+)
 from rlprof.reproduce.rpeg.plans import constants_digest, options_document, stale_plans
 from rlprof.reproduce.rpeg.problems import STRONG_GPUS, strong_scaling
 from rlprof.reproduce.rpeg.weak_scaling import GREEDY, THROUGHPUT, methods, options
@@ -114,6 +120,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
                 "%",
                 amount(most, 100),
                 paper.value("fig08", f"{which} advantage over greedy from 16 GPUs on"),
+                cause_of_advantage(causes),
             )
         )
     grows = yes(all(b >= a for a, b in pairwise(from_16))) if len(from_16) > 1 else NOT_COMPUTED

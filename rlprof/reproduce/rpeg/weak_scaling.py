@@ -16,6 +16,7 @@ from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rpeg import problems
 from rlprof.reproduce.rpeg.plans import constants_digest, judged, options_document, searched, stale_plans
+from rlprof.reproduce.rpeg.weak_causes import cause_of_gains
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def gains(frame: pl.DataFrame) -> pl.DataFrame:
 def compare_throughput(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 6: gains over the concurrent baseline, and where plans fit."""
     rows = gains(tables["weak_scaling"])
+    cause = cause_of_gains(tables["weak_scaling_causes"])
     fitting = rows["gain_frac"].drop_nulls()
     long = rows.filter(rows["response_tokens"] == 896)["gain_frac"].drop_nulls()
     short = rows.filter(rows["response_tokens"] == 128)["gain_frac"].drop_nulls()
@@ -124,12 +126,14 @@ def compare_throughput(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list
             "%",
             amount(fitting.min(), 100),
             paper.value("fig06", "least gain over concurrent where feasible"),
+            cause,
         ),
         Compared(
             "most gain over concurrent, where that fits",
             "%",
             amount(fitting.max(), 100),
             paper.value("fig06", "most gain over concurrent where feasible"),
+            cause,
         ),
         Compared(
             "cases with a plan that fits",

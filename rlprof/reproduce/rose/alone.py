@@ -1,0 +1,166 @@
+"""Table 1 and Fig 4: inference and simulation alone, one after the other, and at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rlprof.reproduce.compare import Compared, amount
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.results import Document, facts, measured_study, on_gpu
+from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Parts by the names of the script's steps.
+PARTS = {
+    "solo_inference": "inference",
+    "solo_captured": "inference, captured steps",
+    "solo_simulation": "simulation",
+    "solo_serial": "serial",
+    "solo_overlapped": "overlapped",
+    "solo_two_groups": "two groups, overlapped",
+}
+ENDED = {"predict": "inference, overlapped", "simulate": "simulation, overlapped"}
+#: The paper's workloads, and what stands for them here.
+WORKLOADS = {
+    "libero": "LIBERO, batch 16, MPS off",
+    "mujoco_warp": "ManiSkill, batch 80, MPS on",
+}
+SIMULATOR_NAMES = {"libero": "LIBERO", "mujoco_warp": "mujoco_warp", "mujoco_arm": "mujoco_arm"}
+
+
+def solo_rows(file: str, document: Document) -> list[dict[str, Any]]:
+    """Return one row for each part that was measured: median and range, in seconds.
+
+    ``active_frac`` is the mean SM activity meanwhile; null where it was not measured.
+    """
+    rows = []
+    for step, part in PARTS.items():
+        found = document["steps"].get(step, {})
+        if not found.get("ok"):
+            continue
+        active = found.get("activity")
+        active_frac = next(iter(active.values()), None) if isinstance(active, dict) else None
+        rows.append(_row(file, document, part, found["each_s"], active_frac))
+        for call, name in ENDED.items() if step == "solo_overlapped" else ():
+            each = [e[call] for e in found.get("ended_s", ()) if call in e]
+            if each:
+                rows.append(_row(file, document, name, each, None))
+    return rows
+
+
+def _row(
+    file: str, document: Document, part: str, each: list[float], active_frac: float | None
+) -> dict[str, Any]:
+    return {
+        **facts(file, document),
+        "part": part,
+        "seconds": median(each),
+        "least_s": min(each),
+        "most_s": max(each),
+        "times": len(each),
+        "active_frac": active_frac,
+    }
+
+
+def study(preset: str, seed: int, checkout: Path) -> Study:
+    """Return the study of stored runs that measured parts alone, or of a small run here."""
+
+    def wanted(document: Document) -> bool:
+        return on_gpu(document) and bool(document["steps"].get("table1", {}).get("ok"))
+
+    return measured_study("rose/alone", preset, seed, checkout, wanted, solo_rows)
+
+
+def by_workload(frame: pl.DataFrame) -> dict[tuple[str, bool], dict[str, float]]:
+    """Return seconds by part, of each simulator with and without MPS; of several runs the last one's."""
+    found: dict[tuple[str, bool], dict[str, float]] = {}
+    for row in frame.iter_rows(named=True):
+        found.setdefault((row["simulator"], row["mps"]), {})[row["part"]] = row["seconds"]
+    return found
+
+
+def speedup(parts: Mapping[str, float]) -> float | None:
+    """Return serial over the longer of both branches when they overlap; None if a part is missing."""
+    branches = [parts.get(name) for name in ENDED.values()]
+    serial = parts.get("serial")
+    if serial is None or any(b is None for b in branches):
+        return None
+    return serial / max(b for b in branches if b is not None)
+
+
+def _compared(
+    label: str, parts: Mapping[str, float] | None, paper: Paper, figure: str, x: str, cause: str
+) -> list[Compared]:
+    names = {
+        "inference alone": "inference",
+        "simulation alone": "simulation",
+        "serial": "serial",
+        "inference overlapped": "inference, overlapped",
+        "simulation overlapped": "simulation, overlapped",
+    }
+    missing = f"{label} was not measured"
+    there = parts or {}
+    rows = [
+        Compared(
+            f"{label}: {name}",
+            "s",
+            amount(there.get(part), missing=missing),
+            paper.value(figure, name, x),
+            cause if parts else "",
+        )
+        for name, part in names.items()
+    ]
+    printed: float | Unavailable
+    if figure == "table01":
+        printed = paper.value(figure, "speedup", x)
+    else:
+        ends = [paper.value(figure, f"{n} overlapped", x) for n in ("inference", "simulation")]
+        serial = paper.value(figure, "serial", x)
+        known = [v for v in (serial, *ends) if isinstance(v, float)]
+        printed = known[0] / max(known[1:]) if len(known) == 3 else Unavailable("a part is not readable")
+    rows.append(Compared(f"{label}: speedup", "1", amount(speedup(there), missing=missing), printed, cause))
+    return rows
+
+
+def cause_of_times(frame: pl.DataFrame, simulator: str) -> str:
+    """Say what differs from the paper's set-up, from the raw table."""
+    rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
+    if not rows:
+        return ""
+    r = rows[-1]
+    where = r["gpu"] if r["gpu"] != "none" else r["device"]
+    return (
+        f"another machine and program: {where}, {r['policy']} on {SIMULATOR_NAMES.get(simulator, simulator)}"
+        f" with {r['envs']} environments here; pi0.5 in RLinf there"
+    )
+
+
+def compare_table(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Table 1: LIBERO without MPS, the simulator with GPU physics with it."""
+    frame = tables["alone"]
+    found = by_workload(frame)
+    rows: list[Compared] = []
+    for simulator, x in WORKLOADS.items():
+        mps = x.endswith("on")
+        parts = found.get((simulator, mps))
+        label = f"{SIMULATOR_NAMES[simulator]}, MPS {'on' if mps else 'off'}"
+        rows += _compared(label, parts, paper, "table01", x, cause_of_times(frame, simulator))
+    return rows
+
+
+def compare_figure(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 4: both simulators without MPS."""
+    frame = tables["alone"]
+    found = by_workload(frame)
+    rows: list[Compared] = []
+    for simulator, name in (("libero", "LIBERO"), ("mujoco_warp", "ManiSkill")):
+        parts = found.get((simulator, False))
+        label = f"{SIMULATOR_NAMES[simulator]}, MPS off"
+        rows += _compared(label, parts, paper, "fig04", f"{name}, MPS off", cause_of_times(frame, simulator))
+    return rows

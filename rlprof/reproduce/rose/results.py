@@ -1,0 +1,139 @@
+"""Measurements of embodied RL: documents that scripts in `benchmarks/gpu` wrote, or one made here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.study import Study
+
+FOLDER = "benchmarks/results/gpu"
+PRESETS = ("smoke", "h200")
+Document = dict[str, Any]
+#: What a smoke test runs on a processor: everything that the GPU runs, small.
+SMOKE = (
+    *("--preset", "exact", "--simulator", "mujoco_arm", "--device", "cpu", "--workers", "1"),
+    *("--rounds", "1", "--times", "3", "--seconds", "60"),
+    *("--schedules", "colocated,colocated-pipe"),
+    *("--set", "envs=4", "chunks=2", "episode_steps=10", "denoise_steps=2", "global_batch=8"),
+    *("micro_batch=4", "update_epochs=1"),
+)
+SMOKE_LIMIT_S = 180
+
+
+def documents(checkout: Path, wanted: Callable[[Document], bool]) -> dict[str, Document]:
+    """Return the documents of measurements on GPUs that are stored, by file.
+
+    Parameters
+    ----------
+    checkout : pathlib.Path
+        Holds `FOLDER`.
+    wanted : callable
+        Says which; by content, whatever the file is called.
+    """
+    found: dict[str, Document] = {}
+    for path in sorted((checkout / FOLDER).rglob("*.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict) and wanted(document):
+            found[str(path.relative_to(checkout / FOLDER))] = document
+    return found
+
+
+def on_gpu(document: Document) -> bool:
+    """Whether a run of `benchmarks.gpu.embodied` was on a GPU."""
+    config = document.get("config")
+    return (
+        document.get("command") == "run"
+        and isinstance(config, dict)
+        and str(config.get("device", "")).startswith("cuda")
+    )
+
+
+def made_here(checkout: Path) -> Document:
+    """Run the script of the GPU machine on this processor, small, and return its document.
+
+    Raises
+    ------
+    ReproduceError
+        If it fails or takes too long.
+    """
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.gpu.embodied", "run", "--out", folder, *SMOKE]
+        try:
+            done = subprocess.run(
+                command, cwd=checkout, capture_output=True, text=True, timeout=SMOKE_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ReproduceError(
+                f"measuring took longer than {SMOKE_LIMIT_S} s",
+                hint="try again on a machine that is less busy",
+            ) from error
+        path = Path(folder) / "embodied_mujoco_arm.json"
+        if not path.is_file():
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ReproduceError(
+                f"measuring failed: {last}", hint="pip install 'rlprof[workloads]', and see the message"
+            )
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def measured_study(
+    name: str,
+    preset: str,
+    seed: int,
+    checkout: Path,
+    wanted: Callable[[Document], bool],
+    rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+) -> Study:
+    """Return a study of stored measurements (`h200`), or of one made here (`smoke`).
+
+    Parameters
+    ----------
+    name, preset, seed, checkout
+        As of every study. The seed tells tables apart; stored measurements have their own.
+    wanted : callable
+        Which stored documents.
+    rows_of : callable
+        Rows of a document, given its file.
+    """
+    if preset == "smoke":
+        cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
+            "here": lambda: rows_of("here", made_here(checkout))
+        }
+        return Study(name, preset, seed, {"arguments": list(SMOKE)}, cases)
+    stored = documents(checkout, wanted)
+    digests = {
+        file: hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:12]
+        for file, d in stored.items()
+    }
+    return Study(
+        name, preset, seed, {"files": digests}, {f: partial(rows_of, f, d) for f, d in stored.items()}
+    )
+
+
+def facts(file: str, document: Document) -> dict[str, Any]:
+    """Return what every row holds of the run that it belongs to."""
+    config, machine = document["config"], document.get("machine", {})
+    return {
+        "file": file,
+        "simulator": config["simulator"],
+        "policy": config["policy"],
+        "envs": config["envs"],
+        "device": config["device"],
+        "gpu": str(machine.get("gpu", "")).partition(",")[0].partition("\n")[0] or "none",
+        "mps": str(document.get("argv", {}).get("mps")) == "True",
+        "date": machine.get("date"),
+        "torch": machine.get("torch"),
+    }
