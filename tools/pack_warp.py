@@ -136,9 +136,10 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
 
 
 def _write(data: bytes, out: Path, name: str, preset: int) -> None:
+    window = min(256 * 2**20, max(2**16, 1 << (len(data) - 1).bit_length()))
     filters = [
         {"id": lzma.FILTER_X86},
-        {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 256 * 2**20},
+        {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": window},
     ]
     packed = lzma.compress(data, format=lzma.FORMAT_XZ, filters=filters)
     out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ from rlprof.workloads.embodied.errors import (
     MissingPackageError,
     SimulatorDeviceError,
     SimulatorDiedError,
-    SimulatorError,
     SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators import arm_model
@@ -131,9 +130,7 @@ def test_parts_of_a_batch_are_the_whole(simulator: SimulatorProcesses) -> None:
 
 
 @needs_warp
-def test_a_process_goes_on_where_another_stopped(
-    simulator: SimulatorProcesses,
-) -> None:
+def test_a_process_goes_on_where_another_stopped(simulator: SimulatorProcesses) -> None:
     """As it must when a process is replaced to change its quota."""
     simulator.reset(GlobalStep(2), 0)
     simulator.step(actions(ENVS, 5))
@@ -142,7 +139,7 @@ def test_a_process_goes_on_where_another_stopped(
         other.load_state_dict(state)
         for k in range(2):
             assert equal_bits(other.step(actions(ENVS, 5, k)), simulator.step(actions(ENVS, 5, k)))
-        with pytest.raises(SimulatorError, match="a checkpoint of 2 environments"):
+        with pytest.raises(ConfigurationError, match="a checkpoint of 2 environments"):
             other.load_state_dict({k: v[:2] for k, v in state.items()})
 
 
