@@ -170,7 +170,8 @@ class _Batch:
         self._sensors = wp.zeros((engine._chunk_steps, worlds, model.nsensordata), dtype=float)
         inner = max(k for k in range(1, _LONGEST_GRAPH + 1) if engine._substeps % k == 0)
         self._launches = engine._substeps // inner
-        mjw.step(self._m, self._data)  # a kernel is loaded at its first launch, which cannot be captured
+        for _ in range(3):  # kernels are loaded at their first launch; those of contacts need one
+            mjw.step(self._m, self._data)
         self._steps = self._captured(lambda: [mjw.step(self._m, self._data) for _ in range(inner)])
         if engine._cameras:
             self._prepare_images(engine)
