@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.branches import Bench, Branch
 from rlprof.overlap.quota.errors import BranchError
 from rlprof.overlap.quota.levels import Level
@@ -79,6 +80,14 @@ def test_cores_and_nice_values_reach_the_command() -> None:
     assert said == [f"1 {os.nice(0)}", f"{len(ALL.cores)} {os.nice(0)}", f"{len(ALL.cores)} 19"]
 
 
+@pytest.mark.skipif(not Path(launch.AUTOGROUP).exists(), reason="this kernel has no autogroups")
+def test_nice_values_count_between_sessions() -> None:
+    """With autogroups the nice value of a process does nothing against processes of other sessions."""
+    show = "print(open('/proc/self/autogroup').read()); raise SystemExit(1)"
+    with Bench(Nice(os.nice(0))) as bench, pytest.raises(BranchError, match=r"autogroup-\d+ nice 19"):
+        bench.worker(plain("A", show), Level(1, 19))
+
+
 @pytest.mark.parametrize(
     ("branch", "said"),
     [
@@ -125,6 +134,7 @@ def test_what_a_branch_starts_ends_with_it() -> None:
 def test_branches_end_with_the_process_that_measures_them(tmp_path: Path) -> None:
     code = """
 import os, time
+from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.branches import Bench
 from tests.overlap.quota.test_branches import ALL, speaks
 with Bench(ALL) as bench:
