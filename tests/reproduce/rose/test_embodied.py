@@ -1,0 +1,87 @@
+"""Tables of embodied measurements: from documents made by hand, and from a real small run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlprof.reproduce.papers import read_paper
+from rlprof.reproduce.rose import alone, schedules
+from rlprof.reproduce.rose.results import documents, on_gpu
+from rlprof.reproduce.study import obtain
+from rlprof.unavailable import Unavailable
+from tests.conftest import ROOT
+from tests.reproduce.rose import made
+
+PAPER = read_paper(ROOT / "datasets" / "papers" / "rose.csv")
+
+
+def test_documents_are_found_by_what_they_hold(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, a=made.run(), b=made.run(device="cpu"), c={"command": "selftest"}, d=[1])
+    (tmp_path / "benchmarks/results/gpu/broken.json").write_text("{")
+    assert list(documents(there, on_gpu)) == ["a.json"]
+
+
+def test_parts_alone_and_together(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, off=made.run(), on=made.run("mujoco_warp", mps=True))
+    study = alone.study("h200", 0, there)
+    table = obtain(study, tmp_path / "out").table
+    parts = alone.by_workload(table.frame)
+    assert set(parts) == {("libero", False), ("mujoco_warp", True)}
+    assert parts["libero", False] == {
+        "inference": 0.3,
+        "simulation": 0.5,
+        "serial": 0.8,
+        "overlapped": 0.64,
+        "inference, overlapped": 0.45,
+        "simulation, overlapped": 0.64,
+    }
+    assert alone.speedup(parts["libero", False]) == pytest.approx(0.8 / 0.64)
+    row = table.frame.row(0, named=True)
+    assert (row["least_s"], row["most_s"], row["times"], row["active_frac"]) == (0.2, 0.4, 3, 0.5)
+    assert (row["gpu"], row["mps"]) == ("NVIDIA H200", False)
+    by_name = {c.quantity: c for c in alone.compare_table({"alone": table.frame}, PAPER)}
+    assert by_name["LIBERO, MPS off: speedup"].paper == 1.36
+    assert by_name["LIBERO, MPS off: serial"].paper == 0.854
+    assert "NVIDIA H200" in by_name["mujoco_warp, MPS on: serial"].cause
+    figure = {c.quantity: c for c in alone.compare_figure({"alone": table.frame}, PAPER)}
+    assert isinstance(figure["mujoco_warp, MPS off: serial"].ours, Unavailable)
+    assert figure["mujoco_warp, MPS off: speedup"].paper == pytest.approx(7.673 / 7.871)
+
+
+def test_a_new_measurement_makes_the_stored_table_another(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, a=made.run())
+    before = alone.study("h200", 0, there).key
+    document = made.run()
+    document["steps"]["solo_serial"]["each_s"] = [0.1, 0.1]
+    (there / "benchmarks/results/gpu/a.json").write_text(json.dumps(document))
+    assert alone.study("h200", 0, there).key != before
+
+
+def test_schedules_count_complete_iterations_after_warming_up(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, a=made.run(), b=made.run(mps=True))
+    table = obtain(schedules.study("h200", 0, there), tmp_path / "out").table
+    rows = {(r["mps"], r["variant"]): r for r in schedules.by_variant(table.frame).iter_rows(named=True)}
+    assert rows[False, "colocated"]["steps_per_s"] == 105.0
+    assert (rows[False, "colocated"]["iterations"], rows[False, "colocated"]["active_frac"]) == (2, 0.4)
+    assert rows[False, "hybrid"]["active_frac"] is None
+    # MPS and switches are no part of the best of today's schedules
+    assert rows[True, "hybrid-pipe+prefetch"]["over_best"] == pytest.approx(150 / 120)
+    best = schedules.best_schedule(schedules.by_variant(table.frame), "libero")
+    assert best is not None
+    assert best["variant"] == "hybrid"
+    compared = schedules.compare({"schedules": table.frame}, PAPER)
+    assert [c.ours for c in compared] == ["hybrid", pytest.approx(1.25)]
+    assert compared[1].paper == 1.39
+
+
+@pytest.mark.slow
+def test_a_small_run_on_this_processor(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("mujoco")
+    found = obtain(alone.study("smoke", 0, ROOT), tmp_path).table.frame
+    parts = alone.by_workload(found)["mujoco_arm", False]
+    assert {"inference", "simulation", "serial", "overlapped"} <= set(parts)
+    assert all(0 < s < 60 for s in parts.values())
