@@ -88,8 +88,9 @@ def gains(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Facts of the case; ``gain_frac`` (null where the baseline does not fit), ``baseline_fits``, ``fits``;
-        ``loss_frac`` and ``more_utilisation`` of the utilisation objective.
+        Facts of the case; what ours and the concurrent baseline reach, and whether they fit; ``gain_frac``
+        (null where the baseline does not fit), ``gain_any_frac`` (whether it fits or not); ``loss_frac`` and
+        ``more_utilisation`` of the utilisation objective.
     """
     import polars as pl
 
@@ -107,6 +108,7 @@ def gains(frame: pl.DataFrame) -> pl.DataFrame:
     gain = pl.col("tokens_per_s") / pl.col("concurrent_tokens_per_s") - 1
     return joined.with_columns(
         pl.when("concurrent_fits").then(gain).alias("gain_frac"),
+        gain.alias("gain_any_frac"),
         (1 - pl.col("useful_tokens_per_s") / pl.col("tokens_per_s")).alias("loss_frac"),
         (pl.col("useful_utilisation_frac") - pl.col("utilisation_frac")).alias("more_utilisation"),
     )
@@ -115,7 +117,7 @@ def gains(frame: pl.DataFrame) -> pl.DataFrame:
 def compare_throughput(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 6: gains over the concurrent baseline, and where plans fit."""
     rows = gains(tables["weak_scaling"])
-    cause = cause_of_gains(tables["weak_scaling_causes"])
+    cause = f"{cause_of_fit(rows)}; {cause_of_gains(tables['weak_scaling_causes'])}"
     fitting = rows["gain_frac"].drop_nulls()
     long = rows.filter(rows["response_tokens"] == 896)["gain_frac"].drop_nulls()
     short = rows.filter(rows["response_tokens"] == 128)["gain_frac"].drop_nulls()
@@ -145,6 +147,29 @@ def compare_throughput(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list
     ]
 
 
+def cause_of_fit(rows: pl.DataFrame) -> str:
+    """Say what gains are if baselines that do not fit count as well, from the table of gains."""
+    import polars as pl
+
+    largest = rows.sort("gain_any_frac", descending=True).row(0, named=True)
+    unfit = rows.filter(~pl.col("concurrent_fits")).height
+    ratio = f"{100 * largest['gain_any_frac']:.0f} % in {largest['case']}"
+    return (
+        f"memory of a GPU, which decides which baselines fit: {unfit} of {rows.height} do not fit into 102 GB"
+        f" here; counted all the same, the largest gain is {ratio}"
+    )
+
+
+def cause_of_utilisation(rows: pl.DataFrame) -> str:
+    """Say how much there is to gain for the utilisation objective, from the table of gains."""
+    held = rows["utilisation_frac"]
+    same = rows.filter(rows["more_utilisation"] < 0.005).height
+    return (
+        f"plans for throughput hold {100 * _mean(held):.0f} % of the GPUs' time on average already; in {same}"
+        f" of {rows.height} cases the other objective has nothing to add"
+    )
+
+
 def _mean(values: pl.Series) -> float:
     return float(values.mean())  # type: ignore[arg-type]
 
@@ -152,6 +177,7 @@ def _mean(values: pl.Series) -> float:
 def compare_utilisation(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 7: what the utilisation objective reaches and gives up."""
     rows = gains(tables["weak_scaling"])
+    cause = cause_of_utilisation(rows)
     quantities = (
         (
             "least utilisation with the utilisation objective",
@@ -168,6 +194,6 @@ def compare_utilisation(tables: Mapping[str, pl.DataFrame], paper: Paper) -> lis
         ("most throughput given up for it", rows["loss_frac"].max(), "most throughput given up"),
     )
     return [
-        Compared(name, "%", amount(ours, 100), paper.value("fig07", series))
+        Compared(name, "%", amount(ours, 100), paper.value("fig07", series), cause)
         for name, ours, series in quantities
     ]
