@@ -26,9 +26,11 @@ PROBE_S, LINKS_S, PARALLEL_S = 35.0, 40.0, 50.0
 #: A process needs this long to begin and to end; one visit may begin just before its limit.
 MARGIN_S, GRACE_S = 6.0, 12.0
 WAYS: dict[str, dict[str, Any]] = {
-    "copies": {"bandwidth": "copies"},
-    "everything": {"bandwidth": "everything"},
-    "operators": {"bandwidth": "everything", "operators": True},
+    "printed formulas, copies": {"bandwidth": "copies"},
+    "printed formulas, everything": {"bandwidth": "everything"},
+    "printed formulas, operators": {"bandwidth": "everything", "operators": True},
+    "extended formulas": {"bandwidth": "everything", "formulas": "extended"},
+    "extended formulas, operators": {"bandwidth": "everything", "formulas": "extended", "operators": True},
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import monotonic
+from typing import TypeAlias
 
 from rlprof.planning.evaluate import FLOOR_SCORE, efficiency_score, memory_penalty
 from rlprof.planning.moves import Moves
@@ -24,6 +25,12 @@ MOST_IDLE_CHAINS = 20
 SMALL_SPACE = 20_000
 #: States judged at once while polishing.
 BATCH = 256
+#: Strategies of one box that are tried when two invocations change at once.
+PAIR_FEW = 2
+
+
+#: A pass of polishing: a better state and its verdict, or None.
+Pass: TypeAlias = Callable[[State, Verdict, "Budget"], "tuple[State, Verdict] | None"]
 
 
 @dataclass
@@ -280,43 +287,85 @@ class Annealer:
     def polish(self, state: State, budget: Budget) -> State:
         """Try every candidate at every origin for each invocation in turn; take the best feasible gain.
 
-        Repeats until nothing improves: first with the fastest few candidates of each extent, then with all. A
-        candidate whose own time over all steps is longer than the makespan
-        cannot improve it and is not tried.
+        Repeats until nothing improves: first with the fastest few candidates of each extent, then with pairs
+        of invocations, then with all candidates. A candidate whose own time over all steps is longer than
+        the makespan cannot improve it and is not tried.
         """
-        verdict = self.evaluate([state], budget)[0]
-        few, improved = True, True
-        while (improved or few) and not budget.spent:
-            if not improved:
-                few = False
+        at = (state, self.evaluate([state], budget)[0])
+        pairs = [self._all_pairs] if self.record.options.polish_pairs else []
+        passes = [self._one_by_one(few=True), *pairs, self._one_by_one(few=False)]
+        n = 0
+        while n < len(passes) and not budget.spent:
+            better = passes[n](*at, budget)
+            # what improved may have made room for cheaper improvements
+            n, at = (n + 1, at) if better is None else (0, better)
+        return at[0]
+
+    def _one_by_one(self, *, few: bool) -> Pass:
+        """A pass over the invocations, one after another."""
+
+        def run(state: State, verdict: Verdict, budget: Budget) -> tuple[State, Verdict] | None:
             improved = False
             for vertex in range(len(state)):
                 better = self._best_of(vertex, state, verdict, budget, few=few)
                 if better is not None:
                     state, verdict = better
                     improved = True
-        return state
+            return (state, verdict) if improved else None
+
+        return run
+
+    def _all_pairs(self, state: State, verdict: Verdict, budget: Budget) -> tuple[State, Verdict] | None:
+        """A pass over pairs of invocations, on boxes near those of the plan; ends at the first gain."""
+        boxes = self.moves.boxes_near(state)
+        slowest_s = self._slowest_s(verdict)
+        options = []
+        for vertex, d in enumerate(self.space.directories):
+            found = self.moves.strategies(vertex, boxes, PAIR_FEW)
+            options.append(
+                [at for at in found if at != state[vertex] and d.candidates[at[0]].time_s <= slowest_s]
+            )
+        for first, second in itertools.combinations(range(len(state)), 2):
+            states = []
+            for a, b in itertools.product(options[first], options[second]):
+                changed = list(state)
+                changed[first], changed[second] = a, b
+                states.append(tuple(changed))
+            better = self._best_among(states, verdict, budget)
+            if better is not None:
+                return better
+        return None
+
+    def _slowest_s(self, verdict: Verdict) -> float:
+        """What takes longer than this cannot be in a better plan."""
+        if self.record.options.objective != "throughput":
+            return math.inf
+        return self.space.problem.workload.step_tokens / verdict.score
 
     def _best_of(
         self, vertex: int, state: State, verdict: Verdict, budget: Budget, *, few: bool
     ) -> tuple[State, Verdict] | None:
-        problem, value = self.space.problem, self.record.value
         d = self.space.directories[vertex]
-        step_s = problem.workload.step_tokens / verdict.score
-        throughput = self.record.options.objective == "throughput"
-        options = [
-            (c, o)
+        slowest_s = self._slowest_s(verdict)
+        states = [
+            (*state[:vertex], (c, o), *state[vertex + 1 :])
             for c, candidate in enumerate(d.candidates)
-            if (not throughput or candidate.time_s <= step_s)
-            and not (few and c not in self.moves.fastest[vertex])
+            if candidate.time_s <= slowest_s and not (few and c not in self.moves.fastest[vertex])
             for o in range(self.space.origins[vertex][c])
         ]
+        return self._best_among(states, verdict, budget)
+
+    def _best_among(
+        self, states: Sequence[State], verdict: Verdict, budget: Budget
+    ) -> tuple[State, Verdict] | None:
+        """The best feasible one that is better than a verdict; None if there is none."""
+        value = self.record.value
         best, best_value = None, value(verdict)
-        for at in range(0, len(options), BATCH):
+        for at in range(0, len(states), BATCH):
             if budget.spent:
                 break
-            states = [(*state[:vertex], o, *state[vertex + 1 :]) for o in options[at : at + BATCH]]
-            for candidate_state, v in zip(states, self.evaluate(states, budget), strict=True):
+            batch = states[at : at + BATCH]
+            for state, v in zip(batch, self.evaluate(batch, budget), strict=True):
                 if v.feasible and value(v) > best_value:
-                    best, best_value = (candidate_state, v), value(v)
+                    best, best_value = (state, v), value(v)
         return best

@@ -28,10 +28,23 @@ UNITS: dict[str, str] = {
     "nongemm_sequences": "sequence",  # B_cal
     "nongemm_tokens": "token",  # l_cal
 }
+#: What real machines need beyond the printed formulas: units, and values that leave the formulas as printed.
+#: A hardware file may hold any of them.
+EXTRA_UNITS: dict[str, tuple[str, float]] = {
+    "layer_s": ("s", 0.0),  # fixed time of the kernels of one layer, in each pass and decode step
+    "elementwise_vectors": ("1", 0.0),  # hidden vectors moved beside products, by each token in each layer
+    "logits_moves": ("1", 0.0),  # times that each logit is moved beside the head's product
+    "head_reads_frac": ("1", 0.0),  # share of the head's weights that counts as read in each pass
+    "kv_reads_factor": ("1", 1.0),  # bytes moved by attention in decode steps, over those of the KV cache
+    "launch_s": ("s", 0.0),  # time in which the host launches one layer of a forward pass: a floor
+    "training_launch_s": ("s", 0.0),  # the same of forward, recomputation and backward
+    "graph_alpha_frac": ("1", 1.0),  # latency of collectives in replayed decode steps, over alpha
+    "optimizer_bytes": ("byte", 18.0),  # moved by the optimizer for each parameter
+}
 #: Constants of each tier of the network that a hardware file knows: "collective.intra_node.alpha_s", ...
 LINK_UNITS: dict[str, str] = {"alpha_s": "s", "bandwidth": "byte/s"}
 LINK_KINDS: tuple[str, ...] = ("collective", "p2p")
-_MAY_BE_ZERO = ("reserved_frac", "gamma_m", "gamma_k", "nongemm_s", "alpha_s")
+_MAY_BE_ZERO = ("reserved_frac", "gamma_m", "gamma_k", "nongemm_s", "alpha_s", *EXTRA_UNITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,8 @@ class Hardware:
     gpus_per_node : int
         Most GPUs of a node, N_g.
     constants : dict of str to Constant
-        By the names of `UNITS`, and ``kind.tier.alpha_s`` and ``kind.tier.bandwidth`` for the tiers known.
+        By the names of `UNITS`, and ``kind.tier.alpha_s`` and ``kind.tier.bandwidth`` for the tiers known;
+        of `EXTRA_UNITS` those that are not neutral.
 
     Raises
     ------
@@ -105,7 +119,7 @@ class Hardware:
         _check(self)
 
     def value(self, name: str) -> float:
-        """Return the value of a constant, in its unit.
+        """Return the value of a constant, in its unit; of `EXTRA_UNITS` the neutral one if there is none.
 
         Raises
         ------
@@ -113,6 +127,8 @@ class Hardware:
             If there is none of this name.
         """
         if name not in self.constants:
+            if name in EXTRA_UNITS:
+                return EXTRA_UNITS[name][1]
             raise HardwareError(
                 f"hardware {self.name!r} has no constant {name!r}",
                 hint="calibrate it on a cluster that has this tier, or add it to the hardware file",
@@ -144,6 +160,8 @@ def unit_of(name: str) -> str | None:
     """Return the unit of a constant; None if there is no such constant."""
     if name in UNITS:
         return UNITS[name]
+    if name in EXTRA_UNITS:
+        return EXTRA_UNITS[name][0]
     kind, _, rest = name.partition(".")
     tier, _, what = rest.partition(".")
     return LINK_UNITS.get(what) if kind in LINK_KINDS and tier in TIERS else None
@@ -173,7 +191,7 @@ def _check_constant(name: str, constant: Constant, where: str) -> None:
     if unit is None:
         raise HardwareError(
             f"{where}: unknown constant {name!r}",
-            hint=f"known are {', '.join(UNITS)}, and kind.tier.alpha_s and .bandwidth",
+            hint=f"known are {', '.join((*UNITS, *EXTRA_UNITS))}, and kind.tier.alpha_s and .bandwidth",
         )
     if constant.unit != unit:
         raise HardwareError(f"{where}: {name} is in {constant.unit!r}", hint=f"give it in {unit!r}")

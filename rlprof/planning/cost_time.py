@@ -1,5 +1,9 @@
 """Time of one invocation, one transfer, one reshard (specification B, section 4). Seconds, bytes, FLOP.
 
+What real machines need beyond the printed formulas (`rlprof.planning.cluster.EXTRA_UNITS`) is 0 with
+constants that do not have it: fixed time of each layer's kernels, elementwise kernels between the products,
+reads of the head, slow reads of the KV cache, a host that launches too slowly.
+
 Every term is kept, so that `rlprof.planning.explain` can show where a time comes from.
 """
 
@@ -89,6 +93,11 @@ class GemmPass:
         F_eff, what one GPU does.
     gemm_s, bubble_s : float
         Time with all stages busy, and of waiting for the pipeline to fill and drain.
+    layers_s, elementwise_s : float
+        Fixed time of the kernels of all layers, and what kernels beside the products move: hidden vectors
+        and logits.
+    launch_s : float
+        Waiting for the host, which launches more slowly than the device computes.
     """
 
     work_flop: float
@@ -97,6 +106,14 @@ class GemmPass:
     rate_flops: float
     gemm_s: float
     bubble_s: float
+    layers_s: float = 0.0
+    elementwise_s: float = 0.0
+    launch_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.gemm_s + self.bubble_s + self.layers_s + self.elementwise_s + self.launch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +154,14 @@ class OperatorTime:
     @property
     def prefill_s(self) -> float:
         """All but the decode steps."""
-        main = self.main.gemm_s + self.main.bubble_s
-        return main + self.tp_s + self.pp_s + self.dp_s + self.nongemm_s + self.optimizer_s
+        return self.main.total_s + self.tp_s + self.pp_s + self.dp_s + self.nongemm_s + self.optimizer_s
 
     @property
     def decode_s(self) -> float:
         """All decode steps; 0 for inference and training."""
         if self.decode is None:
             return 0.0
-        return self.decode.gemm_s + self.decode.bubble_s + self.decode_tp_s + self.decode_pp_s
+        return self.decode.total_s + self.decode_tp_s + self.decode_pp_s
 
     @property
     def total_s(self) -> float:
@@ -206,7 +222,9 @@ def operator_time(
     work = passes * forward_flop(model, tokens, length / 2, tokens)
     stages = assignment.parallelism.pipeline
     return OperatorTime(
-        main=_gemm(s, work, work / passes, mb, length),
+        main=_gemm(
+            s, work, passes, mb, length, length, launch="training_launch_s" if training else "launch_s"
+        ),
         decode=None,
         tp_s=_tensor_parallel(s, mb, length, all_reduces=6 if training else 2),
         pp_s=_pipeline_parallel(s, mb, length, mb + (2 * stages - 3 if training else stages - 2)),
@@ -234,12 +252,13 @@ def _generation(s: _Setting, options: ModelOptions) -> OperatorTime:
             2.0 * w.scalar_bytes * rows * attended * s.layers_per_stage * local_kv_dim(s.model, pi.tensor)
         )
     return OperatorTime(
-        main=_gemm(s, work, work, mb, w.prompt_tokens),
-        decode=_gemm(s, decode_work, decode_work / max(steps, 1), mb_decode, 1, kv_bytes),
+        main=_gemm(s, work, 1, mb, w.prompt_tokens, 1, launch="launch_s"),
+        # decode steps are replayed as graphs, which no host holds up
+        decode=_gemm(s, decode_work, steps, mb_decode, 1, 1, kv_bytes),
         tp_s=_tensor_parallel(s, mb, w.prompt_tokens, all_reduces=2),
         pp_s=_pipeline_parallel(s, mb, w.prompt_tokens, mb + pi.pipeline - 2),
         dp_s=0.0,
-        decode_tp_s=steps * _tensor_parallel(s, mb_decode, 1, all_reduces=2),
+        decode_tp_s=steps * _tensor_parallel(s, mb_decode, 1, all_reduces=2, replayed=True),
         decode_pp_s=steps * _pipeline_parallel(s, mb_decode, 1, mb_decode + pi.pipeline - 2),
         nongemm_s=0.0,
         optimizer_s=0.0,
@@ -252,29 +271,60 @@ def local_kv_dim(model: Model, tensor: int) -> int:
 
 
 def _gemm(
-    s: _Setting, work: float, pass_work: float, microbatches: int, length: float, kv_bytes: float = 0.0
+    s: _Setting,
+    work: float,
+    passes: int,
+    microbatches: int,
+    length: float,
+    outputs: float,
+    kv_bytes: float = 0.0,
+    *,
+    launch: str = "",
 ) -> GemmPass:
-    """T_gemm and T_bubble of `work` FLOP, in passes of `pass_work` FLOP over all microbatches."""
+    """T_gemm and T_bubble of `work` FLOP in so many passes over all microbatches, and what goes with them.
+
+    A pass takes `length` tokens of each sequence through the layers, and `outputs` of them through the head.
+    `launch` names the constant of the host, if it launches kernel by kernel.
+    """
     pi, shape, hardware = s.at.parallelism, s.model.shape, s.cluster.hardware
-    scalar = s.workload.scalar_bytes
+    scalar, memory = s.workload.scalar_bytes, hardware.value("memory_bandwidth")
     rows = s.sequences / (pi.data * microbatches) * length
     weights = s.layers_per_stage / pi.tensor * shape.touched_layer_parameters(rows) * scalar
-    activations = 2.0 * rows * shape.hidden * s.layers_per_stage * scalar
-    intensity = pass_work / (pi.gpus * microbatches) / (weights + activations + kv_bytes)
+    head = shape.head_parameters(s.model.head) / (pi.pipeline * pi.tensor) * scalar
+    weights += hardware.value("head_reads_frac") * head
+    vector_bytes = rows * shape.hidden * s.layers_per_stage * scalar
+    moved = weights + 2.0 * vector_bytes + hardware.value("kv_reads_factor") * kv_bytes
+    intensity = work / max(passes, 1) / (pi.gpus * microbatches) / moved
     width = min(shape.hidden, shape.ffn_hidden) / pi.tensor
     efficiency = rows / (rows + hardware.value("gamma_m")) * width / (width + hardware.value("gamma_k"))
-    rate = min(hardware.value("peak_flops") * efficiency, intensity * hardware.value("memory_bandwidth"))
+    rate = min(hardware.value("peak_flops") * efficiency, intensity * memory)
     gemm_s = work / (pi.gpus * rate) if work else 0.0
-    return GemmPass(work, intensity, efficiency, rate, gemm_s, gemm_s * (pi.pipeline - 1) / microbatches)
+    # of one GPU: a layer and microbatch at a time, in every pass
+    kernels = passes * microbatches * s.layers_per_stage
+    layers_s = kernels * hardware.value("layer_s")
+    logits_bytes = rows / length * outputs * shape.outputs(s.model.head) / pi.pipeline * scalar
+    beside_bytes = hardware.value("elementwise_vectors") * vector_bytes
+    beside_bytes += hardware.value("logits_moves") * logits_bytes
+    elementwise_s = passes * microbatches * beside_bytes / (pi.tensor * memory)
+    busy_s = gemm_s + layers_s + elementwise_s
+    least_s = microbatches * s.layers_per_stage * hardware.value(launch) if launch else 0.0
+    launch_s = max(0.0, least_s - busy_s)
+    bubble_s = (busy_s + launch_s) * (pi.pipeline - 1) / microbatches
+    return GemmPass(work, intensity, efficiency, rate, gemm_s, bubble_s, layers_s, elementwise_s, launch_s)
 
 
-def _tensor_parallel(s: _Setting, microbatches: int, length: float, *, all_reduces: int) -> float:
+def _tensor_parallel(
+    s: _Setting, microbatches: int, length: float, *, all_reduces: int, replayed: bool = False
+) -> float:
     """AllReduces of each layer and microbatch within a node."""
     pi, w = s.at.parallelism, s.workload
     if pi.tensor == 1:
         return 0.0
     size = s.sequences * length * s.model.shape.hidden * w.scalar_bytes / (pi.data * microbatches)
-    each = all_reduce_s(size, pi.tensor, s.cluster.hardware.link("collective", "intra_node"))
+    link = s.cluster.hardware.link("collective", "intra_node")
+    if replayed:
+        link = LinkRate(link.alpha_s * s.cluster.hardware.value("graph_alpha_frac"), link.beta_s)
+    each = all_reduce_s(size, pi.tensor, link)
     return all_reduces * s.layers_per_stage * microbatches * each
 
 
@@ -317,6 +367,7 @@ def _nongemm(s: _Setting, options: ModelOptions) -> float:
 
 
 def _optimizer(s: _Setting) -> float:
-    """Adam reads and writes 18 bytes of each parameter."""
-    memory = s.cluster.hardware.value("memory_bandwidth")
-    return 18.0 * s.model.parameters / (s.at.parallelism.gpus * memory)
+    """Adam reads and writes 18 bytes of each parameter, or as many as were measured."""
+    hardware = s.cluster.hardware
+    moved = hardware.value("optimizer_bytes") * s.model.parameters
+    return moved / (s.at.parallelism.gpus * hardware.value("memory_bandwidth"))

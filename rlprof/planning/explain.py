@@ -20,7 +20,10 @@ _PASS = (
     ("efficiency_frac", "eta", "1"),
     ("rate_flops", "F_eff = min(F_peak eta, I BW_mem)", "FLOP/s"),
     ("gemm_s", "T_gemm = W / (P F_eff)", "s"),
-    ("bubble_s", "T_bubble = T_gemm (P_p - 1) / mb", "s"),
+    ("bubble_s", "T_bubble = (T_gemm and the three below) (P_p - 1) / mb", "s"),
+    ("layers_s", "passes mb (L_m / P_p) layer_s", "s"),
+    ("elementwise_s", "passes mb (elementwise_vectors, logits_moves: bytes) / (P_t BW_mem)", "s"),
+    ("launch_s", "what lacks to mb (L_m / P_p) launch_s, of training training_launch_s", "s"),
 )
 
 
@@ -101,7 +104,7 @@ def _time_rows(time: OperatorTime) -> Iterator[tuple[str, str, float, str]]:
         yield "decode.pp_s", "the same, of all decode steps", time.decode_pp_s, "s"
     yield "dp_s", "T_dp: ReduceScatter and AllGather", time.dp_s, "s"
     yield "nongemm_s", "T_nongemm: norms, residuals, activations", time.nongemm_s, "s"
-    yield "optimizer_s", "T_opt = 18 N_m / (P BW_mem)", time.optimizer_s, "s"
+    yield "optimizer_s", "T_opt = optimizer_bytes N_m / (P BW_mem)", time.optimizer_s, "s"
     yield "total_s", "T_op", time.total_s, "s"
 
 

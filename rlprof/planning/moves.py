@@ -15,6 +15,42 @@ from rlprof.planning.space import Space, State
 
 #: Strategies of one extent that count as fast.
 FEW = 3
+#: Draws of a second part that does not touch the first, before a division of a box is given up.
+PARTS_TRIED = 8
+
+
+def fits(extent: tuple[int, int, int], within: tuple[int, int, int]) -> bool:
+    """Whether aligned boxes of an extent lie within one of another extent, side by side."""
+    return all(w % e == 0 for e, w in zip(extent, within, strict=True))
+
+
+def halves(box: Box) -> list[Box]:
+    """The two halves of a box along each side that has halves."""
+    found = []
+    for axis, length in enumerate(box.extent):
+        if length % 2 == 0:
+            extent = tuple(n // 2 if a == axis else n for a, n in enumerate(box.extent))
+            for at in (0, length // 2):
+                origin = tuple(o + at if a == axis else o for a, o in enumerate(box.origin))
+                found.append(Box(_three(origin), _three(extent)))
+    return found
+
+
+def doubles(box: Box, limits: tuple[int, int, int]) -> list[Box]:
+    """The aligned boxes that a box is one half of, within a cluster."""
+    found = []
+    for axis, length in enumerate(box.extent):
+        extent = tuple(2 * n if a == axis else n for a, n in enumerate(box.extent))
+        origin = tuple(o // e * e for o, e in zip(box.origin, extent, strict=True))
+        if 2 * length <= limits[axis] and all(
+            o + e <= n for o, e, n in zip(origin, extent, limits, strict=True)
+        ):
+            found.append(Box(_three(origin), _three(extent)))
+    return found
+
+
+def _three(numbers: tuple[int, ...]) -> tuple[int, int, int]:
+    return numbers[0], numbers[1], numbers[2]
 
 
 class Moves:
@@ -108,11 +144,54 @@ class Moves:
         if not receivers or not smaller:
             return None
         receiver = self.rng.choice(receivers)
+        if self.rng.random() < self.guided_probability:
+            parted = self._parted(donor, receiver, boxes[donor], state)
+            if parted is not None:
+                return parted
         shrunk = self._by_gpus[donor][self.rng.randrange(smaller)]
         moved = list(state)
         moved[donor] = shrunk, self._within(donor, shrunk, boxes[donor])
         moved[receiver] = self._draw(receiver, tuple(moved))
         return tuple(moved)
+
+    def _parted(self, donor: int, receiver: int, box: Box, state: State) -> State | None:
+        """Divide a box between the two, with a fast strategy each; None if no two parts are found."""
+        first = self._inside(donor, box)
+        for _ in range(PARTS_TRIED if first is not None else 0):
+            second = self._inside(receiver, box)
+            if second is None:
+                return None
+            assert first is not None
+            if not overlap(self._box(donor, first), self._box(receiver, second)):
+                moved = list(state)
+                moved[donor], moved[receiver] = first, second
+                return tuple(moved)
+        return None
+
+    def _inside(self, vertex: int, box: Box) -> tuple[int, int] | None:
+        """A fast strategy on a smaller box within a box; None if the invocation has none so small."""
+        extents = [e for e in self._by_extent[vertex] if e != box.extent and fits(e, box.extent)]
+        if not extents:
+            return None
+        candidate = self._fast(self._by_extent[vertex][self.rng.choice(extents)])
+        return candidate, self._within(vertex, candidate, box)
+
+    def strategies(self, vertex: int, boxes: Sequence[Box], most: int) -> list[tuple[int, int]]:
+        """The fastest few strategies of an invocation on each of some boxes."""
+        d, found = self.space.directories[vertex], []
+        for box in boxes:
+            for candidate in self._by_extent[vertex].get(box.extent, ())[:most]:
+                number = d.number_of(d.candidates[candidate], box.origin)
+                if number is not None:
+                    found.append((candidate, number))
+        return found
+
+    def boxes_near(self, state: State) -> list[Box]:
+        """The boxes of a plan, their halves, and what they are halves of."""
+        limits = self.space.directories[0].limits
+        mine = [self._box(v, at) for v, at in enumerate(state)]
+        near = [*mine, *(part for box in mine for part in halves(box))]
+        return list(dict.fromkeys([*near, *(whole for box in mine for whole in doubles(box, limits))]))
 
     def _box(self, vertex: int, at: tuple[int, int]) -> Box:
         d = self.space.directories[vertex]

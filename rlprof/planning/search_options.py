@@ -58,6 +58,9 @@ class SearchOptions:
         Plans beyond the memory are penalised; otherwise rejected.
     polish : bool
         Try every candidate of each invocation in turn at the end.
+    polish_pairs : bool
+        Then also change two invocations at once, with fast strategies on boxes near those of the plan; the
+        paper does not.
 
     Raises
     ------
@@ -86,6 +89,7 @@ class SearchOptions:
     elites: int = 3
     penalise_memory: bool = True
     polish: bool = True
+    polish_pairs: bool = True
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.evaluations is None:

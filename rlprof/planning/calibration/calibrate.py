@@ -17,12 +17,22 @@ from rlprof.planning.calibration.estimate import (
     resampled,
     typical_error_frac,
 )
-from rlprof.planning.calibration.fit_compute import Bandwidth, fit_compute, fit_copies
+from rlprof.planning.calibration.fit_compute import Bandwidth, Formulas, fit_compute, fit_copies
 from rlprof.planning.calibration.fit_links import LinkFit, fit_link
 from rlprof.planning.calibration.observation import Observation, observe, split_of
 from rlprof.planning.calibration.raw import Machine, Raw
-from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, VALIDATED
-from rlprof.planning.cluster import LINK_KINDS, LINK_UNITS, TIERS, UNITS, Constant, Hardware, unit_of
+from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, LAUNCHED, REPLAYED, VALIDATED
+from rlprof.planning.cluster import (
+    EXTRA_UNITS,
+    LINK_KINDS,
+    LINK_UNITS,
+    TIERS,
+    UNITS,
+    Constant,
+    Hardware,
+    unit_of,
+)
+from rlprof.planning.shapes import ModelShape
 
 #: Share of memory that is left to the runtime where nobody says otherwise (specification B, section 5).
 RESERVED_FRAC = 0.10
@@ -63,6 +73,7 @@ def calibrate(
     base: Hardware | None = None,
     gpus_per_node: int | None = None,
     bandwidth: Bandwidth = "copies",
+    formulas: Formulas = "printed",
     operators: bool = False,
     draws: int = 60,
     seed: int = 0,
@@ -82,6 +93,8 @@ def calibrate(
         Most GPUs of a node; by default the base's, or as many as were measured.
     bandwidth : {"copies", "everything"}
         Where BW_mem comes from; see `rlprof.planning.calibration.fit_compute`.
+    formulas : {"printed", "extended"}
+        Whether constants that the printed formulas do not have are fitted too.
     operators : bool
         Fit F_peak, the gammas (and BW_mem, unless it is that of copies) also to the whole operators of the
         half that is not held out.
@@ -95,16 +108,29 @@ def calibrate(
     """
     made = _Making(raw.machine)
     half = [o for o in observe(raw, *VALIDATED) if operators and split_of(o) == "fit"]
-    made.compute([*observe(raw, *FITTED), *half], bandwidth, draws, seed)
-    made.nongemm(observe(raw, "nongemm"), draws, seed)
+    beside = ("optimizer", "nongemm", *LAUNCHED) if formulas == "extended" else ()
+    made.compute([*observe(raw, *FITTED, *beside), *half], bandwidth, formulas, draws, seed)
+    made.nongemm(observe(raw, "nongemm"), observe(raw, "norms"), formulas, draws, seed)
     for kind, kinds in (("collective", COLLECTIVES), ("p2p", ("p2p",))):
         made.links(kind, observe(raw, *kinds), draws, seed)
+    if formulas == "extended":
+        made.replayed(observe(raw, REPLAYED), draws, seed)
     made.given(
         "memory_bytes", float(raw.machine.memory_bytes), "as the driver or operating system reports it"
     )
     if base is None or "reserved_frac" not in base.constants:
         made.given("reserved_frac", RESERVED_FRAC, "RPEG, section 5: share of memory left to the runtime")
     return made.finish(name, base, gpus_per_node)
+
+
+def replicated_frac(shape: ModelShape) -> float:
+    """Share of the bytes of norms, residuals, rotation and gate that tensor ranks do not divide.
+
+    Norms read and write d numbers, residuals read two and write one; rotation takes three kernels over
+    queries and keys (8 numbers moved for each), the gate two over the FFN (5).
+    """
+    whole = 2 * 2 * shape.hidden + 2 * 3 * shape.hidden
+    return whole / (whole + 8 * (shape.query_dim + shape.kv_dim) + 5 * shape.ffn_hidden)
 
 
 def with_estimates(
@@ -149,12 +175,19 @@ class _Making:
         """A constant that is known without a measurement."""
         self.constants[name] = Constant(value, unit_of(name) or "", source=source)
 
-    def compute(self, observed: Sequence[Observation], bandwidth: Bandwidth, draws: int, seed: int) -> None:
+    def compute(
+        self, observed: Sequence[Observation], bandwidth: Bandwidth, formulas: Formulas, draws: int, seed: int
+    ) -> None:
         """F_peak, BW_mem and gammas; BW_mem alone where only copies were measured."""
         date = max((o.date for o in observed), default="")
         try:
             fit = fit_compute(
-                observed, self.machine.scalar_bytes, bandwidth=bandwidth, draws=draws, seed=seed
+                observed,
+                self.machine.scalar_bytes,
+                bandwidth=bandwidth,
+                formulas=formulas,
+                draws=draws,
+                seed=seed,
             )
         except CalibrationError as error:
             self.reasons |= dict.fromkeys(("peak_flops", "gamma_m", "gamma_k"), error.what)
@@ -165,11 +198,14 @@ class _Making:
                 self.reasons["memory_bandwidth"] = "no copy was measured"
             return
         self.residuals += fit.residuals
-        of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in (*FITTED, *VALIDATED)}
+        known = (*FITTED, "nongemm", *LAUNCHED, *VALIDATED)
+        of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in known}
         typical = {kind: typical_error_frac(there) for kind, there in of.items() if there}
         errors = ", ".join(f"{kind.replace('_', ' ')} {error:.1%}" for kind, error in typical.items())
         whole = " and whole operators" if typical.keys() & set(VALIDATED) else ""
-        where = {"copies": "large copies", "everything": "copies, products and decode steps together"}
+        together = "products, transformer passes and decode steps together"
+        everything = together if formulas == "extended" else "copies, products and decode steps together"
+        where = {"copies": "large copies", "everything": everything}
         sources = {
             "peak_flops": f"transformer passes{whole}, eta divided out (typical residuals: {errors})",
             "gamma_m": "products and transformer passes, through min(F_peak eta, I BW_mem)",
@@ -178,13 +214,39 @@ class _Making:
         }
         for name, source in sources.items():
             self.measured(name, getattr(fit, name), f"rlprof calibrate: {source}", date)
+        for name, estimate in fit.extras.items():
+            source = "updates of an optimizer" if name == "optimizer_bytes" else together
+            self.measured(name, estimate, f"rlprof calibrate: {source}", date)
+        if formulas == "extended":
+            self.given("head_reads_frac", 1.0, "the head's weights are read in each pass")
+            if "training_launch_s" not in fit.extras and self.machine.device == "cuda":
+                self.notes.append("training_launch_s is left out: it needs whole operators (--fit-operators)")
 
-    def nongemm(self, observed: Sequence[Observation], draws: int, seed: int) -> None:
-        """c_ng: the time at the size that was measured first, which becomes B_cal and l_cal."""
+    def nongemm(
+        self,
+        observed: Sequence[Observation],
+        norms: Sequence[Observation],
+        formulas: Formulas,
+        draws: int,
+        seed: int,
+    ) -> None:
+        """c_ng: the time at the size that was measured first, which becomes B_cal and l_cal.
+
+        With extended formulas of what tensor ranks do not divide alone, norms and residuals, since the rest
+        is in `elementwise_vectors`; where these were not measured alone, their share by bytes.
+        """
         if not observed:
             names = ("nongemm_s", "nongemm_sequences", "nongemm_tokens")
             self.reasons |= dict.fromkeys(names, "norms and activations were not measured")
             return
+        o = observed[0]
+        what = "two norms, rotation, gate and residuals"
+        if formulas == "extended" and norms:
+            observed, what = norms, "two norms and residuals, which tensor ranks do not divide,"
+        elif formulas == "extended":
+            part = replicated_frac(o.shape)
+            observed = [replace(x, seconds=part * x.seconds) for x in observed]
+            what = f"{part:.3f}, the share by bytes of norms and residuals, of {what}"
         o = observed[0]
         spread = o.spread_frac * o.seconds
         per_token = np.array([x.seconds / x.key["sequences"] / x.key["tokens"] for x in observed])
@@ -193,7 +255,7 @@ class _Making:
             :, 0
         ]
         low, high = o.seconds - spread, o.seconds + spread
-        source = f"rlprof calibrate: two norms, rotation, gate and residuals of a layer of {o.shape.name}"
+        source = f"rlprof calibrate: {what} of a layer of {o.shape.name}"
         self.measured("nongemm_s", Estimate(o.seconds, low, high, o.samples, 1), source, o.date)
         across = interval(drawn, o.seconds)
         if across[1] > 2 * o.seconds or across[0] < o.seconds / 2:
@@ -207,6 +269,21 @@ class _Making:
                 o.samples,
                 o.date[:10], self.machine.name, 0.0,
             )  # fmt: skip
+
+    def replayed(self, observed: Sequence[Observation], draws: int, seed: int) -> None:
+        """Latency of collectives within replayed graphs, over that of launched ones."""
+        launched = self.estimates.get("collective.intra_node.alpha_s")
+        if not observed or launched is None or not launched.value:
+            return
+        with contextlib.suppress(CalibrationError):
+            alpha = fit_link(observed, draws=draws, seed=seed).alpha_s
+            low, value, high = (x / launched.value for x in (alpha.low, alpha.value, alpha.high))
+            self.measured(
+                "graph_alpha_frac",
+                Estimate(value, low, high, alpha.samples, alpha.points),
+                "rlprof calibrate: all-reduces in a replayed graph, over collective.intra_node.alpha_s",
+                max(o.date for o in observed),
+            )
 
     def links(self, kind: str, observed: Sequence[Observation], draws: int, seed: int) -> None:
         """Alpha and bandwidth of each tier that was spanned."""
@@ -258,7 +335,11 @@ class _Making:
                     self.notes.append(
                         f"{kind}.{tier} is left out: {self.reasons.get(f'{kind}.{tier}.bandwidth', '')}"
                     )
-        order = [*UNITS, *(f"{k}.{t}.{w}" for k in LINK_KINDS for t in TIERS for w in LINK_UNITS)]
+        order = [
+            *UNITS,
+            *EXTRA_UNITS,
+            *(f"{k}.{t}.{w}" for k in LINK_KINDS for t in TIERS for w in LINK_UNITS),
+        ]
         most = gpus_per_node or max(base.gpus_per_node if base else 1, self.most_devices)
         hardware = Hardware(name, self.machine.name, most, {key: taken[key] for key in order if key in taken})
         return Calibration(

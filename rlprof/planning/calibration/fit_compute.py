@@ -1,4 +1,4 @@
-"""F_peak, BW_mem, gamma_M and gamma_K: fitted through min(F_peak eta, I BW_mem), as the cost model uses them.
+"""F_peak, BW_mem, gamma_M, gamma_K and what real machines need besides: fitted as the cost model uses them.
 
 The products of the sweep and the transformer have peaks of their own (a transformer also normalises, rotates
 and attends) and share gammas and bandwidth. F_peak is the transformer's. As eta is part of what is fitted,
@@ -7,8 +7,8 @@ F_peak is what the rate would be without it, and no effect counts twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -26,14 +26,38 @@ from rlprof.planning.calibration.estimate import (
 )
 from rlprof.planning.calibration.observation import Observation
 from rlprof.planning.calibration.predict import passes_of
+from rlprof.planning.calibration.sweeps import LAUNCHED
+from rlprof.planning.cluster import EXTRA_UNITS
 
 #: Where BW_mem comes from: copies alone, as the paper has it, or all that is bound by memory, decode steps
 #: above all.
 Bandwidth = Literal["copies", "everything"]
+#: The printed formulas alone, or with what real machines need (`EXTRA_UNITS`).
+Formulas = Literal["printed", "extended"]
 #: Copies of less than this share of the largest one may fit into a cache.
 LARGE_COPY_FRAC = 1 / 16
 #: Gammas are looked for up to this, in rows and columns: no product that is measured has more.
 MOST_GAMMA = 65_536.0
+#: What is fitted: a first guess, the least and the most, and the size of a step. The first three as
+#: logarithms; `product_s` is the fixed time of one product of the sweep, which no operator has.
+PARAMETERS: dict[str, tuple[float, float, float, float]] = {
+    "peak_flops": (0.0, -np.inf, np.inf, 0.1),
+    "gemm_peak_flops": (0.0, -np.inf, np.inf, 0.1),
+    "memory_bandwidth": (0.0, -np.inf, np.inf, 0.1),
+    "gamma_m": (0.0, 0.0, MOST_GAMMA, 30.0),
+    "gamma_k": (0.0, 0.0, MOST_GAMMA, 30.0),
+    "layer_s": (1e-5, 0.0, 1.0, 1e-5),
+    "elementwise_vectors": (10.0, 0.0, 1e4, 10.0),
+    "logits_moves": (4.0, 0.0, 1e3, 1.0),
+    "kv_reads_factor": (1.1, 0.1, 100.0, 0.1),
+    "launch_s": (1e-4, 0.0, 1.0, 1e-5),
+    "training_launch_s": (1e-3, 0.0, 1.0, 1e-4),
+    "product_s": (1e-6, 0.0, 1.0, 1e-6),
+}
+_NAMES = tuple(PARAMETERS)
+_LOGS = 3
+#: Of each parameter that is not fitted: what leaves the formulas as printed.
+NEUTRAL = {name: value for name, (_, value) in EXTRA_UNITS.items()} | {"product_s": 0.0}
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,8 @@ class ComputeFit:
         Where BW_mem comes from.
     residuals : tuple of Residual
         Of all measurements behind it.
+    extras : dict of str to Estimate
+        Constants of `EXTRA_UNITS` that were fitted.
     """
 
     peak_flops: Estimate
@@ -61,6 +87,7 @@ class ComputeFit:
     gamma_k: Estimate
     bandwidth: Bandwidth
     residuals: tuple[Residual, ...]
+    extras: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -74,23 +101,41 @@ class _Table:
     """All passes of all measurements, as columns."""
 
     owner: NDArray[np.intp]
+    times_each: Vector
     work: Vector
-    intensity: Vector
+    moved_bytes: Vector
+    head_bytes: Vector
+    kv_bytes: Vector
     rows: Vector
     width: Vector
+    layers: Vector
+    vector_bytes: Vector
+    logits_bytes: Vector
+    launched: Vector
+    launched_training: Vector
     single: NDArray[np.bool_]
-    moved_bytes: Vector
+    other_bytes: Vector
+    updated: Vector
     measured_s: Vector
     weight: Vector
+    head_reads_frac: float
+    update_s: float | None
 
     def times(self, parameters: Vector) -> Vector:
-        """Seconds of each measurement; parameters are log F, log F of products, log BW, gamma_M, gamma_K."""
-        peak, single_peak, memory = np.exp(parameters[:3])
-        gamma_m, gamma_k = parameters[3:]
+        """Seconds of each measurement; parameters in the order of `PARAMETERS`."""
+        peak, single_peak, memory = np.exp(parameters[:_LOGS])
+        gamma_m, gamma_k, layer_s, vectors, logits, kv, *host = parameters[_LOGS:]
+        launch_s, training_launch_s, product_s = host
         eta = self.rows / (self.rows + gamma_m) * self.width / (self.width + gamma_k)
-        rate = np.minimum(np.where(self.single, single_peak, peak) * eta, self.intensity * memory)
-        total = np.bincount(self.owner, self.work / rate, len(self.measured_s))
-        return np.asarray(total + self.moved_bytes / memory)
+        moved = self.moved_bytes + self.head_reads_frac * self.head_bytes + kv * self.kv_bytes
+        products = np.maximum(self.work / (np.where(self.single, single_peak, peak) * eta), moved / memory)
+        beside = vectors * self.vector_bytes + logits * self.logits_bytes
+        busy = products + self.layers * layer_s + beside / memory
+        busy = self.times_each * busy + np.where(self.single, product_s, 0.0)
+        least = self.layers * (self.launched * launch_s + self.launched_training * training_launch_s)
+        total = np.bincount(self.owner, np.maximum(busy, least), len(self.measured_s))
+        update_s = 18.0 / memory if self.update_s is None else self.update_s
+        return np.asarray(total + self.other_bytes / memory + update_s * self.updated)
 
 
 def copy_rate(observed: Observation) -> float:
@@ -129,11 +174,29 @@ def fit_copies(copies: Sequence[Observation], *, draws: int = 100, seed: int = 0
     )
 
 
+def update_s(observed: Sequence[Observation], *, draws: int = 100, seed: int = 0) -> Estimate | None:
+    """Seconds in which the optimizer updates one parameter, of large updates; None if none was measured."""
+    found = [o for o in observed if o.kind == "optimizer"]
+    most = max((int(o.key["parameters"]) for o in found), default=0)
+    large = [o for o in found if int(o.key["parameters"]) >= most / 4]
+    if not large:
+        return None
+    each = np.array([o.seconds / int(o.key["parameters"]) for o in large])
+    value = float(np.median(each))
+    drawn = resampled(len(each), lambda at: np.array([np.median(each[at])]), draws, seed)
+    widest = float(np.median([o.spread_frac for o in large])) * value
+    low, high = interval(drawn[:, 0], value)
+    return Estimate(
+        value, min(low, value - widest), max(high, value + widest), sum(o.samples for o in large), len(large)
+    )
+
+
 def fit_compute(
     observed: Sequence[Observation],
     scalar_bytes: int,
     *,
     bandwidth: Bandwidth = "copies",
+    formulas: Formulas = "printed",
     draws: int = 60,
     seed: int = 0,
 ) -> ComputeFit:
@@ -142,11 +205,15 @@ def fit_compute(
     Parameters
     ----------
     observed : sequence of Observation
-        Copies, products, and operators of a transformer. Each kind weighs as much as another.
+        Copies, products, and operators of a transformer; with extended formulas also optimizer updates, and
+        passes that were launched otherwise. Each kind weighs as much as another.
     scalar_bytes : int
         s_b.
     bandwidth : {"copies", "everything"}
-        Where BW_mem comes from.
+        Where BW_mem comes from; with extended formulas "everything" leaves copies out, which are of another
+        kind than what passes do.
+    formulas : {"printed", "extended"}
+        Whether constants of `EXTRA_UNITS` are fitted too, those that the measurements tell of.
     draws : int
         Fits behind the intervals.
     seed : int
@@ -157,16 +224,21 @@ def fit_compute(
     CalibrationError
         If what was measured does not tell the constants apart; names what is missing.
     """
+    extended = formulas == "extended"
     copies = [o for o in observed if o.kind == "copy"]
-    rest = [o for o in observed if o.kind != "copy"]
+    updates = update_s(observed, draws=draws, seed=seed) if extended else None
+    beside = ("copy", "optimizer", *(() if extended else ("nongemm", *LAUNCHED)))
+    rest = [o for o in observed if o.kind not in beside]
     memory = fit_copies(copies, draws=draws, seed=seed)
     _check(rest)
-    if bandwidth == "everything":
+    if bandwidth == "everything" and not extended:
         rest = [*rest, *large_copies(copies)]
-    table = _table(rest, scalar_bytes)
-    starts = _starts(table, memory.value)
-    free = np.array([True, True, bandwidth == "everything", True, True])
-    bounds = np.array([[-np.inf] * 3 + [0.0] * 2, [np.inf] * 3 + [MOST_GAMMA] * 2])[:, free]
+    table = _table(rest, scalar_bytes, head_reads_frac=float(extended), update_s=updates)
+    fitted_names = _fitted(rest, bandwidth, extended=extended)
+    free = np.array([name in fitted_names for name in _NAMES])
+    starts = _starts(table, memory.value, free)
+    bounds = np.array([PARAMETERS[name][1:3] for name in _NAMES]).T[:, free]
+    scale = np.array([PARAMETERS[name][3] for name in _NAMES])[free]
 
     def whole(parameters: Vector, start: Vector) -> Vector:
         filled = start.copy()
@@ -177,9 +249,8 @@ def fit_compute(
         def residuals(p: Vector) -> Vector:
             return np.asarray(np.log(table.times(whole(p, begin[0])) / to))
 
-        found = robust_fit(
-            residuals, [s[free] for s in begin], weight=table.weight, bounds=bounds, x_scale=_scale(free)
-        )
+        inside = [np.clip(s[free], bounds[0] + 1e-12, bounds[1]) for s in begin]
+        found = robust_fit(residuals, inside, weight=table.weight, bounds=bounds, x_scale=scale)
         return whole(found, begin[0])
 
     best = fit(table.measured_s, starts)
@@ -189,26 +260,49 @@ def fit_compute(
         table.measured_s, fitted, lambda to: fit(to, [best]), int(free.sum()), draws, seed, kinds
     )
 
-    def estimate(number: int, kinds: Sequence[str] | None = None) -> Estimate:
+    def estimate(name: str, kinds: Sequence[str] | None = None) -> Estimate:
+        number = _NAMES.index(name)
         behind = [o for o in rest if kinds is None or o.kind in kinds]
         values, value = drawn[:, number], float(best[number])
-        if number < 3:
+        if number < _LOGS:
             values, value = np.exp(values), float(np.exp(value))
         return Estimate(value, *interval(values, value), sum(o.samples for o in behind), len(behind))
 
-    operators = {o.kind for o in rest} - {"gemm", "copy"}
+    operators = {o.kind for o in rest} - {"gemm", "copy", "nongemm"}
+    rate = memory if bandwidth == "copies" else estimate("memory_bandwidth")
+    extras = {name: estimate(name) for name in EXTRA_UNITS if name in fitted_names}
+    if updates is not None:
+        low, value, high = (rate.value * x for x in (updates.low, updates.value, updates.high))
+        extras["optimizer_bytes"] = Estimate(value, low, high, updates.samples, updates.points)
     return ComputeFit(
-        estimate(0, sorted(operators)),
-        estimate(1, ["gemm"]),
-        memory if bandwidth == "copies" else estimate(2),
-        estimate(3),
-        estimate(4),
+        estimate("peak_flops", sorted(operators)),
+        estimate("gemm_peak_flops", ["gemm"]),
+        rate,
+        estimate("gamma_m"),
+        estimate("gamma_k"),
         bandwidth,
         (
             *(Residual(o.kind, o.label, o.seconds, float(t)) for o, t in zip(rest, fitted, strict=True)),
-            *(_copy_residual(o, float(np.exp(best[2]))) for o in copies if bandwidth == "copies"),
+            *(_copy_residual(o, rate.value) for o in copies if o not in rest),
         ),
+        extras,
     )
+
+
+def _fitted(rest: Sequence[Observation], bandwidth: Bandwidth, *, extended: bool) -> set[str]:
+    """Names of the parameters that what was measured tells of."""
+    names = {"peak_flops", "gemm_peak_flops", "gamma_m", "gamma_k"}
+    names |= {"memory_bandwidth"} if bandwidth == "everything" else set()
+    if not extended:
+        return names
+    kinds = {o.kind for o in rest}
+    steps = {(o.key["sequences"], o.key["prompt_tokens"]) for o in rest if o.kind == "decode_step"}
+    names |= {"product_s"}
+    if len(steps) >= 3:
+        names |= {"layer_s", "elementwise_vectors", "logits_moves", "kv_reads_factor"}
+    if set(LAUNCHED) & kinds:  # what the host adds is seen beside what it does not
+        names |= {"launch_s"} | ({"training_launch_s"} if "training" in kinds else set())
+    return names
 
 
 def _copy_residual(observed: Observation, rate: float) -> Residual:
@@ -220,7 +314,7 @@ def _check(rest: Sequence[Observation]) -> None:
     gemms = [o for o in rest if o.kind == "gemm"]
     rows = {int(o.key["rows"]) for o in gemms}
     widths = {min(int(o.key["inner"]), int(o.key["columns"])) for o in gemms}
-    whole = [o for o in rest if o.kind not in ("gemm", "decode_step")]
+    whole = [o for o in rest if o.kind.startswith("forward")]
     lacking = [
         *(["products of at least three numbers of rows (gamma_m)"] if len(rows) < 3 else []),
         *(["products of at least two widths (gamma_k)"] if len(widths) < 2 else []),
@@ -233,36 +327,57 @@ def _check(rest: Sequence[Observation]) -> None:
         )
 
 
-def _table(rest: Sequence[Observation], scalar_bytes: int) -> _Table:
-    owner, passes, moved = [], [], []
+def _table(
+    rest: Sequence[Observation],
+    scalar_bytes: int,
+    *,
+    head_reads_frac: float = 0.0,
+    update_s: Estimate | None = None,
+) -> _Table:
+    owner, passes, others, updated = [], [], [], []
     for n, o in enumerate(rest):
-        found, extra = ([], 2.0 * float(o.key["bytes"])) if o.kind == "copy" else passes_of(o, scalar_bytes)
+        found, parameters = ([], 0) if o.kind == "copy" else passes_of(o, scalar_bytes)
         owner += [n] * len(found)
         passes += found
-        moved.append(extra)
+        others.append(2.0 * float(o.key["bytes"]) if o.kind == "copy" else 0.0)
+        updated.append(float(parameters))
     kinds = [o.kind for o in rest]
+
+    def column(name: str) -> Vector:
+        return np.array([float(getattr(p, name)) for p in passes])
+
     return _Table(
-        np.array(owner, dtype=np.intp),
-        np.array([p.work_flop for p in passes]),
-        np.array([p.intensity_flop_per_byte for p in passes]),
-        np.array([p.rows for p in passes]),
-        np.array([p.width for p in passes]),
-        np.array([kinds[n] == "gemm" for n in owner]),
-        np.array(moved),
-        np.array([o.seconds for o in rest]),
-        np.array([1 / np.sqrt(kinds.count(kind)) for kind in kinds]),
+        owner=np.array(owner, dtype=np.intp),
+        times_each=column("times"),
+        work=column("work_flop"),
+        moved_bytes=column("moved_bytes"),
+        head_bytes=column("head_bytes"),
+        kv_bytes=column("kv_bytes"),
+        rows=column("rows"),
+        width=column("width"),
+        layers=column("layers"),
+        vector_bytes=column("vector_bytes"),
+        logits_bytes=column("logits_bytes"),
+        launched=np.array([float(p.launched == "launch_s") for p in passes]),
+        launched_training=np.array([float(p.launched == "training_launch_s") for p in passes]),
+        single=np.array([kinds[n] == "gemm" for n in owner]),
+        other_bytes=np.array(others),
+        updated=np.array(updated),
+        measured_s=np.array([o.seconds for o in rest]),
+        weight=np.array([1 / np.sqrt(kinds.count(kind)) for kind in kinds]),
+        head_reads_frac=head_reads_frac,
+        update_s=None if update_s is None else update_s.value,
     )
 
 
-def _starts(table: _Table, memory: float) -> list[Vector]:
-    """The best rates seen, with small, usual and large gammas."""
-    total = np.bincount(table.owner, table.work, len(table.measured_s))
+def _starts(table: _Table, memory: float, free: NDArray[np.bool_]) -> list[Vector]:
+    """The best rates seen, with small, usual and large gammas; first guesses of what is fitted besides."""
+    total = np.bincount(table.owner, table.times_each * table.work, len(table.measured_s))
     rate = (total / table.measured_s)[table.owner]
     peaks = [float(rate[table.single == single].max()) for single in (False, True)]
     logs = np.log([*peaks, memory])
-    return [np.array([*logs, m, k]) for m, k in ((16.0, 16.0), (128.0, 256.0), (1024.0, 64.0))]
-
-
-def _scale(free: NDArray[np.bool_]) -> Vector:
-    """A step in each parameter: 10 % of a rate, a few rows or columns of a gamma."""
-    return np.array([0.1, 0.1, 0.1, 30.0, 30.0])[free]
+    rest = [
+        PARAMETERS[name][0] if on else NEUTRAL[name]
+        for name, on in zip(_NAMES[_LOGS + 2 :], free[_LOGS + 2 :], strict=True)
+    ]
+    return [np.array([*logs, m, k, *rest]) for m, k in ((16.0, 16.0), (128.0, 256.0), (1024.0, 64.0))]

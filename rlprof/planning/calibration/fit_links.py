@@ -17,11 +17,13 @@ from rlprof.planning.calibration.estimate import (
     robust_fit,
 )
 from rlprof.planning.calibration.observation import Observation
+from rlprof.planning.calibration.sweeps import REPLAYED
 from rlprof.planning.cluster import LinkRate
 from rlprof.planning.cost_time import all_gather_s, all_reduce_s, all_to_all_s, p2p_s, reduce_scatter_s
 
 _FORMULAS: dict[str, Callable[[float, int, LinkRate], float]] = {
     "all_reduce": all_reduce_s,
+    REPLAYED: all_reduce_s,
     "all_gather": all_gather_s,
     "reduce_scatter": reduce_scatter_s,
     "all_to_all": all_to_all_s,

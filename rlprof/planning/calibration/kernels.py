@@ -49,8 +49,18 @@ def copy_s(key: dict[str, Any], clock: Clock, effort: Effort) -> list[float]:
     return clock.repeated(lambda: target.copy_(source), repeats=effort.repeats, section_s=effort.section_s)
 
 
-def nongemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> list[float]:
-    """Times of what a layer does beside products and attention: two norms, rotation, gate, two residuals."""
+def norms_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> list[float]:
+    """Times of two norms and two residuals: what tensor ranks do not divide."""
+    return nongemm_s(key, clock, dtype, effort, divided=False)
+
+
+def nongemm_s(
+    key: dict[str, Any], clock: Clock, dtype: str, effort: Effort, *, divided: bool = True
+) -> list[float]:
+    """Times of what a layer does beside products and attention: two norms, rotation, gate, two residuals.
+
+    `divided`: also rotation and gate, which tensor ranks divide.
+    """
     torch = torch_module()
     silu = torch_module("nn.functional").silu
 
@@ -69,12 +79,13 @@ def nongemm_s(key: dict[str, Any], clock: Clock, dtype: str, effort: Effort) -> 
 
     def call() -> None:
         norm(x, scale)
-        rotated(qk, cos, sin)
         middle = x + y
         norm(middle, scale)
-        gate, up = both.chunk(2, dim=-1)
-        _ = silu(gate) * up
         _ = middle + y
+        if divided:
+            rotated(qk, cos, sin)
+            gate, up = both.chunk(2, dim=-1)
+            _ = silu(gate) * up
 
     with torch.no_grad():
         return clock.repeated(call, repeats=effort.repeats, section_s=effort.section_s)

@@ -16,10 +16,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rlprof.planning.calibration.device import Clock, settled
+from rlprof.planning.calibration.device import Clock, captured, settled
 from rlprof.planning.calibration.operators import Bench
 from rlprof.planning.calibration.raw import Point
-from rlprof.planning.calibration.sweeps import VALIDATED, Effort
+from rlprof.planning.calibration.sweeps import REPLAYED, VALIDATED, Effort
 from rlprof.planning.calibration.torch_module import torch_module
 
 #: A collective that takes longer than this has lost a partner.
@@ -100,10 +100,11 @@ def _collective(
         for _ in range(calls):
             call()
 
+    run = captured(section) if kind == REPLAYED else section
     times = torch.zeros(effort.repeats, device=clock.device, dtype=torch.float64)
     for n in range(effort.repeats):
         dist.barrier(group=group)
-        times[n] = clock.once(section) / calls / way
+        times[n] = clock.once(run) / calls / way
     dist.all_reduce(times, dist.ReduceOp.MAX, group=group)
     return {"seconds": times.tolist()}
 
@@ -162,6 +163,7 @@ def _call(kind: str, size: int, ranks: int, rank: int, group: Any, device: str) 
 
     return {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        REPLAYED: lambda: dist.all_reduce(whole, group=group),
         "all_gather": lambda: gather(whole, part, group=group),
         "reduce_scatter": lambda: scatter(part, whole, group=group),
         "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),

@@ -21,7 +21,7 @@ from rlprof.errors import RlprofError, UsageError
 from rlprof.planning.calibration import sweeps
 from rlprof.planning.calibration.device import Clock, Devices, freed, machine, parse_devices, settled
 from rlprof.planning.calibration.errors import CalibrationError
-from rlprof.planning.calibration.kernels import copy_s, gemm_s, nongemm_s, optimizer_s
+from rlprof.planning.calibration.kernels import copy_s, gemm_s, nongemm_s, norms_s, optimizer_s
 from rlprof.planning.calibration.links import measure_links
 from rlprof.planning.calibration.operators import Bench
 from rlprof.planning.calibration.raw import Measurement, Point, RawWriter
@@ -211,6 +211,7 @@ class _Session:
             "copy": lambda key: copy_s(key, clock, effort),
             "gemm": lambda key: gemm_s(key, clock, dtype, effort),
             "nongemm": lambda key: nongemm_s(key, clock, dtype, effort),
+            "norms": lambda key: norms_s(key, clock, dtype, effort),
             "optimizer": lambda key: optimizer_s(key, clock, dtype, effort),
         }
         for point in points:

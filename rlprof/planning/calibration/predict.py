@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlprof.planning.calibration.observation import Observation
 from rlprof.planning.cluster import LINK_KINDS, LINK_UNITS, UNITS, Cluster, Constant, Hardware, unit_of
 from rlprof.planning.cost_memory import operator_memory
-from rlprof.planning.cost_time import OperatorTime, operator_time
+from rlprof.planning.cost_time import OperatorTime, forward_flop, local_kv_dim, operator_time
 from rlprof.planning.pipeline import Model, Role
 from rlprof.planning.plan import Assignment, Box, Parallelism
 from rlprof.planning.workload import Workload
@@ -87,38 +87,94 @@ def predicted_peak_bytes(observed: Observation, scalar_bytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Matrix products of one shape: T = work / min(F_peak eta, I BW_mem), eta by rows and width.
+    """One kind of pass of an operator, on one device: the terms that its constants enter.
 
     Parameters
     ----------
-    work_flop, intensity_flop_per_byte : float
-        W and I.
+    times : int
+        How many there are.
+    work_flop, moved_bytes, head_bytes, kv_bytes : float
+        W of one, and what it moves: Omega_W + Omega_A, the head, the KV cache.
     rows, width : float
         What gamma_M and gamma_K are compared with.
+    layers : int
+        L_m; 0 for a single product.
+    vector_bytes, logits_bytes : float
+        One hidden vector of every token in every layer; all logits.
+    launched : {"", "launch_s", "training_launch_s"}
+        Which constant of the host holds it up, if it is launched kernel by kernel.
     """
 
+    times: int
     work_flop: float
-    intensity_flop_per_byte: float
+    moved_bytes: float
+    head_bytes: float
+    kv_bytes: float
     rows: float
     width: float
+    layers: int
+    vector_bytes: float
+    logits_bytes: float
+    launched: str
 
 
-def passes_of(observed: Observation, scalar_bytes: int) -> tuple[list[Pass], float]:
-    """Return the passes of an operator, and the bytes that its optimizer moves."""
+def passes_of(observed: Observation, scalar_bytes: int) -> tuple[list[Pass], int]:
+    """Return the passes of an operator on one device, and the parameters that its optimizer updates."""
     if observed.kind == "gemm":
         rows, inner, columns = (float(observed.key[name]) for name in ("rows", "inner", "columns"))
         moved = scalar_bytes * (inner * columns + rows * (inner + columns))
         work = 2 * rows * inner * columns
-        return [Pass(work, work / moved, rows, min(inner, columns))], 0.0
-    time = predicted_time(observed, hardware_of({}), scalar_bytes)
+        return [Pass(1, work, moved, 0.0, 0.0, rows, min(inner, columns), 0, 0.0, 0.0, "")], 0
+    if observed.kind == "nongemm":  # of one layer, without the products: elementwise kernels alone
+        tokens = float(observed.key["sequences"] * observed.key["tokens"])
+        vector = scalar_bytes * tokens * observed.shape.hidden
+        return [Pass(1, 0.0, 0.0, 0.0, 0.0, tokens, float(observed.shape.hidden), 0, vector, 0.0, "")], 0
     role, model, workload = question(observed, scalar_bytes)
-    width = float(min(model.shape.hidden, model.shape.ffn_hidden))
-    length = workload.prompt_tokens if role == "generation" else workload.sequence_tokens
+    prompt, response, sequences = workload.prompt_tokens, workload.response_tokens, workload.sequences
+    eager = "" if observed.kind == "forward_graph" else "launch_s"
     found = []
-    if not observed.kind.startswith("decode_step"):
-        main = time.main
-        found.append(Pass(main.work_flop, main.intensity_flop_per_byte, workload.sequences * length, width))
-    if time.decode is not None:
-        decode = time.decode
-        found.append(Pass(decode.work_flop, decode.intensity_flop_per_byte, workload.sequences, width))
-    return found, time.optimizer_s  # at 1 byte/s
+    if role == "generation":
+        if not observed.kind.startswith("decode_step"):
+            work = forward_flop(model, sequences * prompt, prompt / 2, sequences)
+            found.append(_pass(model, scalar_bytes, 1, work, sequences * prompt, sequences, 0.0, eager))
+        attended = prompt + response / 2
+        kv = 2.0 * scalar_bytes * sequences * attended * model.shape.layers * local_kv_dim(model, 1)
+        work = forward_flop(model, sequences, attended, sequences)
+        step = "launch_s" if observed.kind == "decode_step_eager" else ""
+        found.append(_pass(model, scalar_bytes, response - 1, work, sequences, sequences, kv, step))
+        return found, 0
+    length = workload.sequence_tokens
+    tokens = sequences * length
+    work = forward_flop(model, tokens, length / 2, tokens)
+    trains = role == "training"
+    launched = "training_launch_s" if trains else eager
+    found.append(_pass(model, scalar_bytes, 4 if trains else 1, work, tokens, tokens, 0.0, launched))
+    return found, model.parameters if trains else 0
+
+
+def _pass(
+    model: Model,
+    scalar_bytes: int,
+    times: int,
+    work: float,
+    rows: float,
+    outputs: float,
+    kv_bytes: float,
+    launched: str,
+) -> Pass:
+    shape = model.shape
+    vectors = scalar_bytes * rows * shape.hidden * shape.layers
+    weights = scalar_bytes * shape.layers * shape.touched_layer_parameters(rows)
+    return Pass(
+        times,
+        work,
+        weights + 2.0 * vectors,
+        float(scalar_bytes * shape.head_parameters(model.head)),
+        kv_bytes,
+        rows,
+        float(min(shape.hidden, shape.ffn_hidden)),
+        shape.layers,
+        vectors,
+        float(scalar_bytes * outputs * shape.outputs(model.head)),
+        launched,
+    )

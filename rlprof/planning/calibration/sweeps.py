@@ -12,6 +12,8 @@ from rlprof.planning.shapes import SHAPES, ModelShape
 Preset = Literal["smoke", "quick", "full"]
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 LINKS = (*COLLECTIVES, "p2p")
+#: The first of them as part of a replayed graph, as decode steps have it.
+REPLAYED = "all_reduce_graph"
 #: What constants of compute and memory are fitted to, and whole operators, which predictions are compared
 #: with.
 FITTED = ("copy", "gemm", "forward", "decode_step")
@@ -127,6 +129,7 @@ def kernel_points(device: str, preset: Preset) -> list[Point]:
     return [
         *(Point("copy", {"bytes": size}) for size in copies),
         *(Point("nongemm", {"shape": _shape(cal), "sequences": b, "tokens": t}) for b, t in sizes),
+        *(Point("norms", {"shape": _shape(cal), "sequences": b, "tokens": t}) for b, t in sizes),
         *(Point("optimizer", {"parameters": n}) for n in numel),
         *gemms,
     ]
@@ -289,11 +292,12 @@ def link_points(device: str, count: int, preset: Preset) -> list[Point]:
     else:
         sizes = [2**n for n in (10, 12, 14, 16, 18, 20, 22)]
     step = {"full": 1, "quick": 2, "smoke": 3}[preset]
+    kinds = (*LINKS, REPLAYED) if device == "cuda" else LINKS
     return [
         Point(kind, {"bytes": size, "ranks": p, "tier": "intra_node"})
-        for kind in LINKS
+        for kind in kinds
         for p in (ranks if kind != "p2p" else ranks[:1])
-        for size in sizes[::step]
+        for size in (sizes[::step] if kind != REPLAYED else sizes[:6:step])
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -31,6 +32,18 @@ TRUE = {
     "p2p.intra_node.bandwidth": 1.5e11,
 }
 GEMM_PEAK = 550e12
+#: What the printed formulas do not have, of a machine that has all of it.
+EXTRAS = {
+    "layer_s": 40e-6,
+    "elementwise_vectors": 60.0,
+    "logits_moves": 8.0,
+    "head_reads_frac": 1.0,
+    "kv_reads_factor": 1.4,
+    "launch_s": 400e-6,
+    "training_launch_s": 6e-3,
+    "optimizer_bytes": 40.0,
+}
+PRODUCT_S = 3e-6
 DATE = "2026-01-02T03:04:05+00:00"
 
 
@@ -39,9 +52,10 @@ def observation(point: Point, seconds: float = 1.0, **more: Any) -> Observation:
     return replace(Observation(point.kind, point.key, seconds, 0.01, 5, 1, {}, None, DATE), **more)
 
 
-def true_s(point: Point) -> float:
-    """Time of a point on the invented machine."""
+def true_s(point: Point, extras: Mapping[str, float] | None = None) -> float:
+    """Time of a point on the invented machine; with extras of one that needs them."""
     key, o = point.key, observation(point)
+    more = dict(extras or {})
     if point.kind == "copy":
         return 2 * float(key["bytes"]) / TRUE["memory_bandwidth"]
     if point.kind == "gemm":
@@ -49,20 +63,40 @@ def true_s(point: Point) -> float:
         width = min(inner, columns)
         eta = rows / (rows + TRUE["gamma_m"]) * width / (width + TRUE["gamma_k"])
         moved = 2 * (inner * columns + rows * inner + rows * columns)
-        return max(2 * rows * inner * columns / (GEMM_PEAK * eta), moved / TRUE["memory_bandwidth"])
+        product_s = PRODUCT_S if more else 0.0
+        return (
+            max(2 * rows * inner * columns / (GEMM_PEAK * eta), moved / TRUE["memory_bandwidth"]) + product_s
+        )
+    if point.kind == "nongemm" and more:
+        vector = 2.0 * key["sequences"] * key["tokens"] * o.shape.hidden
+        return more["elementwise_vectors"] * vector / TRUE["memory_bandwidth"]
     if point.kind == "nongemm":
         return 50e-6 * key["sequences"] * key["tokens"] / (8 * 512)
+    if point.kind == "norms":
+        return 0.3 * true_s(Point("nongemm", key), extras)
     if point.kind == "optimizer":
-        return 18 * float(key["parameters"]) / TRUE["memory_bandwidth"]
+        return more.get("optimizer_bytes", 18) * float(key["parameters"]) / TRUE["memory_bandwidth"]
     if "ranks" in key:
         kind = "p2p" if point.kind == "p2p" else "collective"
         a, b = coefficients(o)
         alpha, bandwidth = (TRUE[f"{kind}.intra_node.{what}"] for what in ("alpha_s", "bandwidth"))
         return a * alpha + b / bandwidth
-    return predicted_s(o, hardware_of(TRUE), 2)
+    if point.kind == "forward_graph":
+        return predicted_s(o, hardware_of(TRUE | more | {"launch_s": 0.0}), 2)
+    seconds = predicted_s(o, hardware_of(TRUE | more), 2)
+    if point.kind == "decode_step_eager":
+        return max(seconds, o.shape.layers * more.get("launch_s", 0.0))
+    return seconds
 
 
-def raw(noise: float = 0.0, *, seed: int = 0, links: bool = True, operators: bool = False) -> Raw:
+def raw(
+    noise: float = 0.0,
+    *,
+    seed: int = 0,
+    links: bool = True,
+    operators: bool = False,
+    extras: Mapping[str, float] | None = None,
+) -> Raw:
     """All measurements of the invented machine; `noise` is a standard deviation, relative."""
     random = np.random.default_rng(seed)
     points = [*kernel_points("cuda", "full"), *forward_points("cuda", "full")]
@@ -71,7 +105,7 @@ def raw(noise: float = 0.0, *, seed: int = 0, links: bool = True, operators: boo
     found = []
     for point in points:
         # what is wrong with a visit is wrong with all its times
-        seconds = true_s(point) * np.exp(noise * random.standard_normal())
+        seconds = true_s(point, extras) * np.exp(noise * random.standard_normal())
         times = tuple(float(seconds * (1 + 0.1 * noise * x)) for x in random.standard_normal(5))
         peak = None
         if operators and point.kind in ("inference", "generation", "training"):

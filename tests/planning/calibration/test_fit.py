@@ -8,6 +8,8 @@ import pytest
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.estimate import Estimate, interval, refitted, resampled
 from rlprof.planning.calibration.fit_compute import (
+    NEUTRAL,
+    PARAMETERS,
     ComputeFit,
     _table,
     copy_rate,
@@ -18,10 +20,16 @@ from rlprof.planning.calibration.fit_links import coefficients, fit_link
 from rlprof.planning.calibration.observation import observe
 from rlprof.planning.calibration.predict import hardware_of, passes_of, predicted_s, question
 from rlprof.planning.calibration.raw import Measurement, Point, Raw
-from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, validation_points
+from rlprof.planning.calibration.sweeps import (
+    COLLECTIVES,
+    FITTED,
+    LAUNCHED,
+    forward_points,
+    validation_points,
+)
 from rlprof.planning.cluster import LinkRate
 from rlprof.planning.cost_time import all_reduce_s
-from tests.planning.calibration.made import DATE, GEMM_PEAK, MACHINE, TRUE, observation, raw
+from tests.planning.calibration.made import DATE, EXTRAS, GEMM_PEAK, MACHINE, TRUE, observation, raw
 
 NAMES = ("peak_flops", "memory_bandwidth", "gamma_m", "gamma_k")
 
@@ -64,19 +72,51 @@ def test_both_effects_count_once() -> None:
     fit = computed(raw(), draws=2)
     point = Point("forward", next(m.key for m in raw().measurements if m.kind == "forward"))
     (p,), _ = passes_of(observation(point), 2)
+    assert p.launched == "launch_s"
     eta = p.rows / (p.rows + fit.gamma_m.value) * p.width / (p.width + fit.gamma_k.value)
     seconds = predicted_s(observation(point), hardware_of(TRUE), 2)
     assert p.work_flop / seconds == pytest.approx(fit.peak_flops.value * eta, rel=2e-3)
 
 
-def test_the_fit_predicts_what_the_cost_model_predicts() -> None:
+@pytest.mark.parametrize("extras", [{}, EXTRAS])
+def test_the_fit_predicts_what_the_cost_model_predicts(extras: dict[str, float]) -> None:
     """Equal up to rounding: the fit's own table of passes, and `operator_time`."""
     observed = [observation(p) for p in validation_points("cuda", "full")]
-    table = _table(observed, 2)
-    values = np.log([TRUE["peak_flops"], GEMM_PEAK, TRUE["memory_bandwidth"]])
-    ours = table.times(np.array([*values, TRUE["gamma_m"], TRUE["gamma_k"]]))
-    theirs = [predicted_s(o, hardware_of(TRUE), 2) for o in observed]
+    observed += [observation(p) for p in forward_points("cuda", "full") if p.kind in FITTED]
+    values = {**TRUE, **extras, "gemm_peak_flops": GEMM_PEAK}
+    updates = extras.get("optimizer_bytes", 18.0) / TRUE["memory_bandwidth"]
+    table = _table(
+        observed,
+        2,
+        head_reads_frac=extras.get("head_reads_frac", 0.0),
+        update_s=Estimate(updates, updates, updates, 1, 1),
+    )
+    given = [values.get(name, NEUTRAL.get(name, 0.0)) for name in PARAMETERS]
+    ours = table.times(np.array([*np.log(given[:3]), *given[3:]]))
+    theirs = [predicted_s(o, hardware_of(TRUE | extras), 2) for o in observed]
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_what_real_machines_need_is_found_again() -> None:
+    made = raw(operators=True, extras=EXTRAS)
+    observed = observe(made, *FITTED, *LAUNCHED, "nongemm", "optimizer", "training")
+    fit = fit_compute(observed, 2, bandwidth="everything", formulas="extended", draws=2)
+    for name in NAMES:
+        assert fit.values[name] == pytest.approx(TRUE[name], rel=0.03), name
+    for name, value in EXTRAS.items():
+        if name != "head_reads_frac":  # known
+            assert fit.extras[name].value == pytest.approx(value, rel=0.03), name
+    assert max(abs(r.error_frac) for r in fit.residuals) < 0.03
+
+
+def test_a_machine_that_needs_nothing_more_is_told_so() -> None:
+    observed = observe(raw(), *FITTED, *LAUNCHED, "optimizer")
+    fit = fit_compute(observed, 2, bandwidth="everything", formulas="extended", draws=2)
+    assert fit.extras["layer_s"].value < 1e-6
+    assert fit.extras["optimizer_bytes"].value == pytest.approx(18, rel=0.05)
+    assert "training_launch_s" not in fit.extras  # no training was measured
+    predicted = computed(raw(), draws=2).extras
+    assert predicted == {}  # the printed formulas have none of it
 
 
 def test_a_forward_and_a_decode_step_ask_for_just_that() -> None:
