@@ -164,6 +164,17 @@ def embodied(
         str | None,
         typer.Option(metavar="DEVICE", help="A GPU of the rollouts' own.", show_default="as --device"),
     ] = None,
+    rollout_process: Annotated[
+        bool | None, typer.Option("--rollout-process", help="Rollouts in a process of their own.")
+    ] = None,
+    simulator_sm_percent: Annotated[
+        int | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="The simulator's share of the SMs, by MPS."),
+    ] = None,
+    rollout_sm_percent: Annotated[
+        int | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="The rollout process' share, by MPS."),
+    ] = None,
     cuda_graph: Annotated[
         bool | None, typer.Option("--cuda-graph", help="Denoise steps run as CUDA graphs.")
     ] = None,
@@ -235,6 +246,9 @@ def embodied(
         staggered=staggered,
         device=device,
         rollout_device=rollout_device,
+        rollout_process=rollout_process,
+        simulator_sm_percent=simulator_sm_percent,
+        rollout_sm_percent=rollout_sm_percent,
         cuda_graph=cuda_graph,
         train_pipe=train_pipe,
         env_prefetch=env_prefetch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied.actor import Actor
 from rlprof.workloads.embodied.algorithms import Grpo, Ppo
@@ -15,6 +15,9 @@ from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.sharing import sharing
 from rlprof.workloads.embodied.trainer import Trainer
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.rollout_process import RolloutProcess
 
 _SIMULATORS = {
     "mujoco_arm": ("rlprof.workloads.embodied.simulators.mujoco_arm", "MujocoArm"),
@@ -113,17 +116,11 @@ def make_trainer(config: Config) -> Trainer:
     simulator = make_simulator(config)
     try:
         size = config.policy_size
-        # the same weights twice: the first synchronisation would make them so anyway
-        own, other = (
-            make_policy(size, simulator.spec, seed=config.seed, device=device)
-            for device in (config.device, config.rollout_device or config.device)
-        )
-        if config.cuda_graph:
-            if not size.denoise_steps:
-                raise ConfigurationError(
-                    f"{config.policy} has no denoise steps to capture", hint="leave --cuda-graph away"
-                )
-            other.capture()
+        if config.cuda_graph and not size.denoise_steps:
+            raise ConfigurationError(
+                f"{config.policy} has no denoise steps to capture", hint="leave --cuda-graph away"
+            )
+        own = make_policy(size, simulator.spec, seed=config.seed, device=config.device)
         actor = Actor(
             own,
             make_algorithm(config),
@@ -135,7 +132,7 @@ def make_trainer(config: Config) -> Trainer:
         env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset)
         return Trainer(
             env,
-            RolloutWorker(other),
+            _rollout_worker(config, simulator, actor),
             actor,
             config.rollout_epochs,
             config.chunks,
@@ -145,3 +142,17 @@ def make_trainer(config: Config) -> Trainer:
     except BaseException:
         simulator.close()
         raise
+
+
+def _rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> RolloutWorker | RolloutProcess:
+    """With the actor's weights: the first synchronisation would make them so anyway."""
+    if config.rollout_process:
+        from rlprof.workloads.embodied.rollout_process import RolloutProcess
+
+        share = sharing(config).rollout_environment
+        return RolloutProcess(config, simulator.spec, actor, environment=share)
+    device = config.rollout_device or config.device
+    policy = make_policy(config.policy_size, simulator.spec, seed=config.seed, device=device)
+    if config.cuda_graph:
+        policy.capture()
+    return RolloutWorker(policy)

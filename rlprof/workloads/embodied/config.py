@@ -58,6 +58,10 @@ class Config:
         of their own.
     rollout_device : str or None
         A GPU of the rollouts' own: not with the schedules that are colocated.
+    rollout_process : bool
+        Rollouts have a process of their own: a CUDA context, and under MPS a share of the SMs, of its own.
+    simulator_sm_percent, rollout_sm_percent : int or None
+        Shares of the SMs under MPS; None: half each where a hybrid schedule has one GPU, else all.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     train_pipe : bool
@@ -106,6 +110,9 @@ class Config:
     tasks: int | None = None
     device: str = "cpu"
     rollout_device: str | None = None
+    rollout_process: bool = False
+    simulator_sm_percent: int | None = None
+    rollout_sm_percent: int | None = None
     cuda_graph: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False
@@ -155,6 +162,17 @@ class Config:
             raise ConfigurationError(
                 f"CUDA graphs need a CUDA device, and rollouts compute on {answers}",
                 hint="leave --cuda-graph away, or use --device cuda:0",
+            )
+        for name, share in (
+            ("simulator", self.simulator_sm_percent),
+            ("rollout", self.rollout_sm_percent),
+        ):
+            if share is not None and not 1 <= share <= 100:
+                raise ConfigurationError(f"a share of {share} % for the {name}", hint="give 1 to 100")
+        if self.rollout_sm_percent is not None and not self.rollout_process:
+            raise ConfigurationError(
+                "rollouts and training are one process, which has one share of the SMs",
+                hint="use --rollout-process",
             )
         if answers != self.device and self.schedule.startswith("colocated"):
             raise ConfigurationError(

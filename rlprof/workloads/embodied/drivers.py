@@ -189,6 +189,7 @@ def make_driver(
     placement = sharing(config).label
     if config.schedule == "async":
         return AsynchronousDriver(trainer, config, first, placement)
-    if config.schedule == "colocated" and not (config.train_pipe or config.env_prefetch):
+    switched = config.train_pipe or config.env_prefetch or config.rollout_process
+    if config.schedule == "colocated" and not switched:
         return LoopDriver(trainer, placement)
     return GraphDriver(trainer, config, placement)

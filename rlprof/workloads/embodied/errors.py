@@ -36,6 +36,18 @@ class SimulatorTimeoutError(SimulatorError):
     """A process of a simulator did not answer in time; it was ended."""
 
 
+class RolloutError(WorkloadError):
+    """The process of the rollout worker failed."""
+
+
+class RolloutDiedError(RolloutError):
+    """The process of the rollout worker ended by itself."""
+
+
+class RolloutTimeoutError(RolloutError):
+    """The process of the rollout worker did not answer in time; it was ended."""
+
+
 class CheckpointError(WorkloadError):
     """A checkpoint cannot be read, or belongs to another run."""
 

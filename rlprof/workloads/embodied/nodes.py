@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rlprof.overlap import Batch, ExecutionNode, LoopNode, Program, State, reads, refreshes, updates, wrap
 from rlprof.workloads.embodied.contracts import Simulator
+from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
@@ -49,6 +50,11 @@ def wrap_trainer(trainer: Trainer, spares: Sequence[Simulator] = ()) -> Wrapped:
         Further simulators of the same sizes and seed: copies of ENV, which let epochs overlap.
     """
     env, rollout, actor = trainer.env, trainer.rollout, trainer.actor
+    if not isinstance(rollout, RolloutWorker):
+        raise ConfigurationError(
+            "the rollout worker is a process of its own, and its phases cannot be wrapped",
+            hint="leave --rollout-process away",
+        )
     simulator, policy = env.simulator, rollout.policy
     envs = simulator.spec.envs
     state_env = State("ENV", simulator, component=ENV, partitions=envs, by_sample=True, copies=tuple(spares))
@@ -160,4 +166,5 @@ def _wrap_predict(
 
 def _unmark(trainer: Trainer) -> None:
     trainer.chunk = trainer.update_epoch = trainer.part = trainer.global_batch = iter
-    trainer.rollout.denoise = iter
+    if isinstance(trainer.rollout, RolloutWorker):
+        trainer.rollout.denoise = iter

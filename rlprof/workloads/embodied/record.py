@@ -254,16 +254,13 @@ def replay_answers(
     most_calls : int, optional
         Replay only so many calls, evenly spread.
     """
-    policy = trainer.rollout.policy
     calls = [(e, c) for e, t in enumerate(trajectories) for c in range(len(t.outputs))]
     if most_calls is not None and most_calls < len(calls):
         calls = [calls[int(k)] for k in np.linspace(0, len(calls) - 1, most_calls)]
     worst = dict.fromkeys(PolicyOutput._fields, 0.0)
     for epoch, chunk in calls:
         seen, given = trajectories[epoch].observations[chunk], trajectories[epoch].outputs[chunk]
-        # the class's own methods: nodes that stand in place of this object's are phases of another call
-        drawn = type(policy).noise(policy, seen, step, epoch, chunk)
-        again: PolicyOutput = type(policy).act(policy, seen, drawn)
+        again = trainer.rollout.answer_again(seen, step, epoch, chunk)
         for name in worst:
             distance = np.abs(getattr(again, name) - getattr(given, name)).max(initial=0.0)
             worst[name] = max(worst[name], float(distance))

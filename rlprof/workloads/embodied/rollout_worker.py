@@ -73,6 +73,23 @@ class RolloutWorker:
             self.watch.valued(value, epoch, chunk, samples, self.version)
         return value
 
+    def answer_again(
+        self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
+    ) -> PolicyOutput:
+        """Answer an observation by the policy itself, without nodes and CUDA graphs, and tell no watch."""
+        # the class's own methods: nodes that stand in place of this object's are phases of another call
+        policy, own = self.policy, type(self.policy)
+        captured, policy.captured = getattr(policy, "captured", None), None
+        try:
+            noise = own.noise(policy, observation, step, epoch, chunk, samples)
+            answer: PolicyOutput = own.act(policy, observation, noise)
+            return answer
+        finally:
+            policy.captured = captured
+
+    def close(self) -> None:
+        """There is nothing to end: it works in its driver's process."""
+
     def offload(self, device: str = "cpu") -> None:
         """Move the weights off the accelerator; CUDA graphs of them are of no use then."""
         self._forget()

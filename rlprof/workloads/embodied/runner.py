@@ -104,6 +104,7 @@ def run(
         progress("starting", 0.0)
         trainer = make_trainer(config)
         stack.callback(trainer.env.simulator.close)
+        stack.callback(trainer.rollout.close)
         _prepare(out, config, resume=resume)  # only now: a run that cannot start replaces nothing
         done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
         for name in (metrics.NAME, record.NAME):

@@ -1,23 +1,24 @@
 """What really shares which GPU in a run, and what has to be done for it: the label of its placement.
 
-MPS divides SMs among processes. Rollout and training are one process here (the driver), so of a single GPU
-only the simulator's share can be limited; and only if it computes with CUDA: graphics contexts are outside
-MPS.
+MPS divides SMs among processes that compute with CUDA: graphics contexts are outside it. Rollout and training
+are one process (the driver) unless the rollout has one of its own, so that only the simulator's share can be
+limited then.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.errors import ConfigurationError
 
 #: Simulators that are CUDA clients; the others draw through a graphics context, or use no GPU.
 CUDA_SIMULATORS = ("mujoco_warp",)
-#: Per cent of the SMs for the simulator where a hybrid schedule has one GPU: RLinf gives it half of the GPUs.
-SIMULATOR_SM_PERCENT = 50
+#: Share of simulator and of rollout where a hybrid schedule has one GPU: RLinf gives each half of the GPUs.
+HALF_PERCENT = 50
 PIPE, PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
@@ -29,12 +30,27 @@ class Sharing:
     ----------
     label : str
         For people and for metrics.
-    simulator_environment : mapping of str to str
-        Variables for the simulator's processes.
+    simulator_percent, rollout_percent : int or None
+        Shares of the SMs; None: all of them.
     """
 
     label: str
-    simulator_environment: Mapping[str, str] = field(default_factory=dict)
+    simulator_percent: int | None = None
+    rollout_percent: int | None = None
+
+    @property
+    def simulator_environment(self) -> Mapping[str, str]:
+        """Variables for the simulator's processes."""
+        return _environment(self.simulator_percent)
+
+    @property
+    def rollout_environment(self) -> Mapping[str, str]:
+        """Variables for the rollout's process."""
+        return _environment(self.rollout_percent)
+
+
+def _environment(percent: int | None) -> Mapping[str, str]:
+    return {} if percent is None else {PERCENTAGE: str(percent)}
 
 
 def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
@@ -46,30 +62,64 @@ def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
         Of the run.
     environ : mapping of str to str
         Of this process: says whether it is a client of an MPS daemon.
+
+    Raises
+    ------
+    ConfigurationError
+        If a share is asked for where there is none to be had.
     """
-    kind = config.stage_schedule.placement
-    rollout = config.rollout_device or config.device
-    if kind == "colocated":
-        return Sharing("colocated")
-    if not config.device.startswith("cuda"):
+    kind, rollout = config.stage_schedule.placement, config.rollout_device or config.device
+    why = _why_none(config, environ)
+    simulator, answers = config.simulator_sm_percent, config.rollout_sm_percent
+    if (asked := simulator is not None or answers is not None) and why is not None:
+        raise ConfigurationError(f"a share of the SMs cannot be given: {why}", hint="see rlprof mps start")
+    if simulator is not None and config.simulator not in CUDA_SIMULATORS:
+        raise ConfigurationError(
+            f"{config.simulator} is no CUDA client, so MPS cannot limit it",
+            hint=f"leave --simulator-sm-percent away, or use {', '.join(CUDA_SIMULATORS)}",
+        )
+    if kind != "colocated" and not config.device.startswith("cuda"):
         return Sharing(f"{kind}, sharing the processor")
     if rollout != config.device:
         where = "simulator and training" if config.simulator in CUDA_SIMULATORS else "training"
-        return Sharing(f"{kind} on two GPUs: {where} on {config.device}, rollout on {rollout}")
-    why = _why_not_divided(config, environ)
+        label = f"{kind} on two GPUs: {where} on {config.device}, rollout on {rollout}"
+        return Sharing(label + _shares(config, simulator, answers), simulator, answers)
+    if kind == "colocated":
+        label = "colocated" + (_shares(config, simulator, answers) if asked else "")
+        return Sharing(label, simulator, answers)
+    if why is None:
+        if simulator is None and config.simulator in CUDA_SIMULATORS:
+            simulator = HALF_PERCENT
+        if answers is None and config.rollout_process:
+            answers = HALF_PERCENT
+        if simulator is None and answers is None:
+            why = f"{config.simulator} is no CUDA client, and rollout and training are one process"
     if why is not None:
         return Sharing(f"{kind}, time-sharing one GPU ({why})")
-    label = (
-        f"{kind} on one GPU divided by MPS: simulator on {SIMULATOR_SM_PERCENT} % of the SMs, rollout and"
-        " training (one process) on all"
-    )
-    return Sharing(label, {PERCENTAGE: str(SIMULATOR_SM_PERCENT)})
+    label = f"{kind} on one GPU divided by MPS" + _shares(config, simulator, answers)
+    return Sharing(label, simulator, answers)
 
 
-def _why_not_divided(config: Config, environ: Mapping[str, str]) -> str | None:
-    if config.simulator not in CUDA_SIMULATORS:
-        return f"{config.simulator} is no CUDA client, so MPS cannot limit it"
+def _shares(config: Config, simulator: int | None, answers: int | None) -> str:
+    if simulator is None and answers is None:
+        return ""
+    own = config.rollout_process
+    parts = [
+        f"simulator {'time-shared' if config.simulator not in CUDA_SIMULATORS else _share(simulator)}",
+        f"rollout {_share(answers)}" if own else "rollout and training (one process) on all SMs",
+        *(["training on all SMs"] if own else []),
+    ]
+    return ": " + ", ".join(parts)
+
+
+def _share(percent: int | None) -> str:
+    return "on all SMs" if percent is None else f"on {percent} % of the SMs"
+
+
+def _why_none(config: Config, environ: Mapping[str, str]) -> str | None:
+    if not config.device.startswith("cuda"):
+        return "there is no GPU to divide"
     pipe = environ.get(PIPE)
     if not pipe or not (Path(pipe) / "control").exists():
-        return "no MPS daemon; see rlprof mps start"
+        return "no MPS daemon"
     return None

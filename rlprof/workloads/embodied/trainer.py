@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlprof.workloads.embodied.actor import Actor
 from rlprof.workloads.embodied.contracts import (
@@ -37,6 +37,9 @@ from rlprof.workloads.embodied.contracts import (
 from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.rollout_process import RolloutProcess
+
 Mark = Callable[[Iterable[int]], Iterable[int]]
 Scope = Literal["rollout", "epoch"]
 
@@ -47,7 +50,7 @@ class Trainer:
 
     Parameters
     ----------
-    env, rollout, actor : EnvWorker, RolloutWorker, Actor
+    env, rollout, actor : EnvWorker, RolloutWorker or RolloutProcess, Actor
         The component workers.
     epochs, chunks, update_epochs : int
         Rollout epochs of an iteration, chunks of an epoch, passes over the samples.
@@ -59,7 +62,7 @@ class Trainer:
     """
 
     env: EnvWorker
-    rollout: RolloutWorker
+    rollout: RolloutWorker | RolloutProcess
     actor: Actor
     epochs: int
     chunks: int

@@ -9,30 +9,62 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, sharing
 
 
+@pytest.fixture
+def mps(tmp_path) -> dict[str, str]:
+    (tmp_path / "control").touch()
+    return {PIPE: str(tmp_path)}
+
+
 def test_one_gpu_is_divided_only_where_mps_runs_and_the_simulator_is_a_client(tmp_path) -> None:
     running = {PIPE: str(tmp_path)}
     config = configure("h200", schedule="hybrid", simulator="mujoco_warp")
     found = sharing(config, running)
-    assert "time-sharing one GPU (no MPS daemon" in found.label  # the variable alone starts none
+    assert found.label == "hybrid, time-sharing one GPU (no MPS daemon)"  # the variable alone starts none
     (tmp_path / "control").touch()
     found = sharing(config, running)
-    assert "divided by MPS: simulator on 50 % of the SMs, rollout and training (one process)" in found.label
+    assert found.label == (
+        "hybrid on one GPU divided by MPS: simulator on 50 % of the SMs,"
+        " rollout and training (one process) on all SMs"
+    )
     assert found.simulator_environment == {PERCENTAGE: "50"}
+    assert not found.rollout_environment
     for other in ("mujoco_arm", "libero"):
         found = sharing(configure("h200", schedule="hybrid-pipe", simulator=other), running)
         assert found.label == (
-            f"hybrid, time-sharing one GPU ({other} is no CUDA client, so MPS cannot limit it)"
+            f"hybrid, time-sharing one GPU ({other} is no CUDA client,"
+            " and rollout and training are one process)"
         )
         assert not found.simulator_environment
-    assert sharing(configure("h200", simulator="mujoco_warp"), running).label == "colocated"
-    assert not sharing(configure("h200", simulator="mujoco_warp"), running).simulator_environment
+    found = sharing(configure("h200", simulator="mujoco_warp"), running)
+    assert (found.label, found.simulator_percent) == ("colocated", None)
+
+
+def test_a_rollout_of_its_own_process_has_a_share_of_its_own(mps) -> None:
+    config = configure("h200", schedule="hybrid", simulator="mujoco_warp", rollout_process=True)
+    found = sharing(config, mps)
+    assert found.label == (
+        "hybrid on one GPU divided by MPS: simulator on 50 % of the SMs, rollout on 50 % of the SMs,"
+        " training on all SMs"
+    )
+    assert found.rollout_environment == {PERCENTAGE: "50"}
+    found = sharing(configure("h200", schedule="hybrid", simulator="libero", rollout_process=True), mps)
+    assert "simulator time-shared, rollout on 50 % of the SMs" in found.label
+    assert found.simulator_percent is None
+    chosen = configure("h200", simulator="mujoco_warp", rollout_process=True, rollout_sm_percent=90)
+    found = sharing(chosen, mps)
+    assert found.label == ("colocated: simulator on all SMs, rollout on 90 % of the SMs, training on all SMs")
+    with pytest.raises(ConfigurationError, match="no MPS daemon"):
+        sharing(chosen, {})
+    with pytest.raises(ConfigurationError, match="libero is no CUDA client"):
+        sharing(configure("h200", simulator="libero", simulator_sm_percent=50), mps)
 
 
 def test_two_gpus_are_two_gpus() -> None:
     config = configure("h200", schedule="hybrid", rollout_device="cuda:1")
     assert sharing(config, {}).label == "hybrid on two GPUs: training on cuda:0, rollout on cuda:1"
     config = configure("h200", schedule="async", rollout_device="cuda:1", simulator="mujoco_warp")
-    assert "simulator and training on cuda:0" in sharing(config, {}).label
+    label = "disaggregated on two GPUs: simulator and training on cuda:0, rollout on cuda:1"
+    assert sharing(config, {}).label == label
     assert sharing(configure("tiny", schedule="hybrid"), {}).label == "hybrid, sharing the processor"
 
 
@@ -40,6 +72,8 @@ def test_two_gpus_are_two_gpus() -> None:
     ("values", "what"),
     [
         ({"rollout_device": "cuda:1"}, "rollouts and training on the same GPU"),
+        ({"rollout_sm_percent": 50}, "rollouts and training are one process"),
+        ({"rollout_process": True, "rollout_sm_percent": 101}, "a share of 101 %"),
         ({"cuda_graph": True}, "CUDA graphs need a CUDA device, and rollouts compute on cpu"),
         ({"train_pipe": True}, "needs minibatches of single epochs"),
         ({"schedule": "hybrid", "env_prefetch": True}, "offloads the simulator while training"),

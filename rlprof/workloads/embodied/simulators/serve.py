@@ -31,7 +31,7 @@ from rlprof.workloads.embodied.simulators import block as blocks
 def main(descriptor: int) -> None:
     """Serve until told to end, or the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     connection = Connection(descriptor)
     try:
         order = json.loads(connection.recv_bytes())
@@ -39,9 +39,9 @@ def main(descriptor: int) -> None:
             module, name = order["make"].split(":")
             simulator = getattr(importlib.import_module(module), name)(**order["options"])
         except Exception as error:
-            _send(connection, _described(error))
+            send(connection, described(error))
             return
-        _send(connection, {"spec": asdict(simulator.spec)})
+        send(connection, {"spec": asdict(simulator.spec)})
         with socket.socket(fileno=os.dup(descriptor)) as way:
             _, (memory,), _, _ = socket.recv_fds(way, 1, 1)
         shared = blocks.arrays(memory, simulator.spec)
@@ -51,7 +51,7 @@ def main(descriptor: int) -> None:
         return
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process once its driver is gone, even in the middle of a call."""
     while os.getppid() == parent:
         time.sleep(0.5)
@@ -63,23 +63,23 @@ def _serve(connection: Connection, simulator: Any, shared: Mapping[str, Array]) 
         order = json.loads(connection.recv_bytes())
         if order["call"] == "close":
             simulator.close()
-            _send(connection, {"ok": True})
+            send(connection, {"ok": True})
             return
         try:
             if order["call"] == "load_state_dict":
                 data = np.load(io.BytesIO(connection.recv_bytes()), allow_pickle=False)
                 simulator.load_state_dict({k: data[k] for k in data.files})
-                _send(connection, {"ok": True})
+                send(connection, {"ok": True})
             elif order["call"] == "state_dict":
                 stream = io.BytesIO()
                 np.savez(stream, **simulator.state_dict())
-                _send(connection, {"ok": True})
+                send(connection, {"ok": True})
                 connection.send_bytes(stream.getvalue())
             else:
                 _perform(simulator, shared, order)
-                _send(connection, {"ok": True})
+                send(connection, {"ok": True})
         except Exception as error:
-            _send(connection, _described(error))
+            send(connection, described(error))
 
 
 def _perform(simulator: Any, shared: Mapping[str, Array], order: dict[str, Any]) -> None:
@@ -120,14 +120,16 @@ def _reward(found: tuple[Array, Array, Array], shared: Mapping[str, Array], n: i
         shared[name][:n] = value
 
 
-def _described(error: Exception) -> dict[str, Any]:
+def described(error: Exception) -> dict[str, Any]:
+    """Return what an error is, as an answer."""
     what, hint = f"{type(error).__name__}: {error}", None
     if isinstance(error, RlprofError):
         what, hint = error.what, error.hint
     return {"error": type(error).__name__, "what": what, "hint": hint}
 
 
-def _send(connection: Connection, answer: dict[str, Any]) -> None:
+def send(connection: Connection, answer: dict[str, Any]) -> None:
+    """Send an answer."""
     connection.send_bytes(json.dumps(answer).encode())
 
 
