@@ -31,7 +31,9 @@ class Run:
         self.trainer: Any = None
         self.activity: Any = None
         self.index = 0
-        self.simulators: dict[str, Any] = {}  # by their MPS share; "" is all
+        # by their MPS share; None: all SMs
+        self.simulators: dict[int | None, Any] = {}
+        self.rollouts: dict[int | None, Any] = {}
         self.rebuilt = 0
 
     def all(self) -> None:
@@ -41,7 +43,8 @@ class Run:
             began = time.perf_counter()
             self.trainer = make_trainer(self.config)
             self.gpu.wait()
-            self.simulators[""] = self.trainer.env.simulator
+            self.simulators[None] = self.trainer.env.simulator
+            self.rollouts[None] = self.trainer.rollout
             found["build_s"] = round(time.perf_counter() - began, 2)
             found["simulator"] = asdict(self.trainer.env.spec)
             found.update(self.gpu.memory())
@@ -62,8 +65,8 @@ class Run:
             self.summary()
             if self.activity is not None:
                 self.activity.close()
-            for simulator in self.simulators.values():
-                simulator.close()
+            for part in (*self.simulators.values(), *self.rollouts.values()):
+                part.close()
             self.report.write()
 
     # Table 1: alone, serial, overlapped
@@ -138,6 +141,8 @@ class Run:
         ):
             if name == "captured" and (not gpu.cuda or not trainer.rollout.policy.spec.denoise_steps):
                 continue
+            if name == "captured" and self.config.rollout_process:
+                continue
             with self.report.step(f"solo_{name}") as found:
                 self._set_graph(self.config.cuda_graph or name == "captured")
                 if name == "two_groups":
@@ -193,8 +198,8 @@ class Run:
         measured: Any = None
         with self.report.step(f"{spec}_{turn}") as found, self._shortened(short):
             config = replace(self.config, schedule=schedule, env_prefetch="prefetch" in switches)
+            self._take_parts(config)
             self._set_graph(config.cuda_graph or "graph" in switches)
-            self.trainer.env.simulator = self._simulator(config)
             driver = make_driver(self.trainer, config, self.index)
             try:
                 seen = watch(self.trainer)
@@ -246,24 +251,34 @@ class Run:
 
     def _set_graph(self, wanted: bool) -> None:
         policy = self.trainer.rollout.policy
+        if self.config.rollout_process:  # which was started with them or without
+            if wanted != self.config.cuda_graph:
+                raise RuntimeError("CUDA graphs of a rollout process are switched with SET=cuda_graph=True")
+            return
         if wanted and policy.captured is None:
             policy.capture()
         elif not wanted:
             policy.captured = None
 
     def _graph_state(self) -> Any:
+        if self.config.rollout_process:
+            return {"refused": self.trainer.rollout.refused} if self.config.cuda_graph else None
         captured = getattr(self.trainer.rollout.policy, "captured", None)
         return None if captured is None else {"graphs": captured.graphs, "refused": captured.refused}
 
-    def _simulator(self, config: Any) -> Any:
-        """The simulator, or a second one with an MPS share of its own, where the schedule asks for that."""
-        from rlprof.workloads.embodied.build import make_simulator
-        from rlprof.workloads.embodied.sharing import PERCENTAGE, sharing
+    def _take_parts(self, config: Any) -> None:
+        """Simulator and rollout worker, or second ones with MPS shares of their own if the schedule has any."""
+        from rlprof.workloads.embodied.build import make_rollout_worker, make_simulator
+        from rlprof.workloads.embodied.sharing import sharing
 
-        share = sharing(config).simulator_environment.get(PERCENTAGE, "")
-        if share not in self.simulators:
-            self.simulators[share] = make_simulator(config)
-        return self.simulators[share]
+        found, trainer = sharing(config), self.trainer
+        if found.simulator_percent not in self.simulators:
+            self.simulators[found.simulator_percent] = make_simulator(config)
+        trainer.env.simulator = self.simulators[found.simulator_percent]
+        if found.rollout_percent not in self.rollouts:
+            fresh = make_rollout_worker(config, trainer.env.simulator, trainer.actor)
+            self.rollouts[found.rollout_percent] = fresh
+        trainer.rollout = self.rollouts[found.rollout_percent]
 
     def _recover(self) -> None:
         """Make the simulators anew after a failure: one that failed is no more. Twice at most."""
@@ -274,8 +289,8 @@ class Run:
         self.rebuilt += 1
         for simulator in self.simulators.values():
             simulator.close()
-        self.simulators = {"": make_simulator(self.config)}
-        self.trainer.env.simulator = self.simulators[""]
+        self.simulators = {None: make_simulator(self.config)}
+        self.trainer.env.simulator = self.simulators[None]
 
     def summary(self) -> None:
         """Medians over the counted iterations of each schedule."""

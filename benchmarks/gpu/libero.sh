@@ -12,3 +12,11 @@ libero_ready() {
   export "${line?}"
   echo "$line"
 }
+
+libero_osmesa() {
+  local archive=${1:-.libero/osmesa.tar.xz} dest=${2:-/tmp/libero}
+  [ -e "$dest/osmesa/libOSMesa.so" ] && return 0
+  [ -r "$archive" ] || { echo "libero_osmesa: no archive $archive; make one with tools/pack_osmesa.sh"; return 1; }
+  mkdir -p "$dest" &&
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="data")' "$archive" "$dest"
+}

@@ -15,6 +15,7 @@ find / -xdev \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/nu
 find /usr/local/nvidia \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/null | head
 began=$SECONDS
 libero_ready || { echo "== LIBERO does not work here"; exit 1; }
+libero_osmesa
 echo "== unpacked and checked in $((SECONDS - began)) s"
 cat "${RLPROF_LIBERO_PYTHON}"
 timeout -k 10 $((limit - SECONDS)) python3 -m benchmarks.gpu.libero_probe --out "$out" ${2:+--variants "$2"} \

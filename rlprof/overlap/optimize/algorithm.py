@@ -209,7 +209,13 @@ def optimize(
     -----
     Specification A, section 7; Rose, Algorithm 1.
     """
-    return _Run(workload, options or Options(), log or DecisionLog(), store or Store(), clock).run()
+    return _Run(
+        workload,
+        options or Options(),
+        DecisionLog() if log is None else log,
+        Store() if store is None else store,  # an empty one is false
+        clock,
+    ).run()
 
 
 class _Run:

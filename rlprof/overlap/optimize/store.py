@@ -15,8 +15,7 @@ def key_of(*parts: str | Iterable[str]) -> str:
     """Hash of texts and sets of texts; the order of the latter plays no part."""
     found = sha256()
     for part in parts:
-        items = [part] if isinstance(part, str) else sorted(part)
-        found.update(json.dumps(items).encode())
+        found.update(json.dumps(part if isinstance(part, str) else sorted(part)).encode())
     return found.hexdigest()
 
 

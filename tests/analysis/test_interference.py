@@ -1,0 +1,55 @@
+"""Interference factors, on made timelines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlprof.analysis.interference import Interference, Ran, interference
+from rlprof.unavailable import Unavailable
+
+
+def together(lost_a: float, lost_b: float, offset: float, a_s: float, b_s: float) -> list[Ran]:
+    """A starts at 0 and B at `offset`; while both run A loses `lost_a` of its rate, B `lost_b`."""
+    now, left = 0.0, {"a": a_s, "b": b_s}
+    start, end = {"a": 0.0}, {}
+    while len(end) < 2:
+        if "b" not in start and now >= offset:
+            start["b"] = now
+        running = [n for n in start if n not in end]
+        both = len(running) == 2
+        rate = {"a": 1 - lost_a * both, "b": 1 - lost_b * both}
+        step = min([left[n] / rate[n] for n in running] + ([offset - now] if "b" not in start else []))
+        now += step
+        for n in running:
+            left[n] -= step * rate[n]
+            if left[n] <= 1e-12:
+                end[n] = now
+    return [Ran(n, 4, start[n], end[n]) for n in ("a", "b")]
+
+
+@given(st.floats(0, 0.6), st.floats(0, 0.6), st.lists(st.floats(0, 0.9), min_size=2, max_size=6))
+def test_factors_are_found_again(lost_a: float, lost_b: float, offsets: list[float]) -> None:
+    alone = [Ran("a", 4, 0, 1.0), Ran("b", 4, 0, 0.7)]
+    runs = [together(lost_a, lost_b, offset, 1.0, 0.7) for offset in offsets]
+    found = interference(alone, runs)
+    assert isinstance(found, Interference)
+    assert found.factors["a", "b"] == pytest.approx(1 / (1 - lost_a), rel=1e-6)
+    assert found.factors["b", "a"] == pytest.approx(1 / (1 - lost_b), rel=1e-6)
+    assert found.calls["a", "b"] == len(runs)
+    assert found.residual_frac["a"] < 1e-6
+
+
+def test_what_runs_alone_has_no_factor() -> None:
+    alone = [Ran("a", 4, 0, 1.0)]
+    assert isinstance(interference(alone, [[Ran("a", 4, 0, 1.0), Ran("b", 4, 1.0, 2.0)]]), Unavailable)
+    # another batch size is other work
+    assert isinstance(interference(alone, [[Ran("a", 2, 0, 1.0), Ran("b", 4, 0.0, 2.0)]]), Unavailable)
+
+
+def test_a_call_that_is_faster_beside_others_has_no_factor_below_one() -> None:
+    found = interference([Ran("a", 1, 0, 1.0)], [[Ran("a", 1, 0, 0.8), Ran("b", 1, 0.0, 2.0)]])
+    assert isinstance(found, Interference)
+    assert found.factors["a", "b"] == 1.0
+    assert found.residual_frac["a"] == pytest.approx(0.25)

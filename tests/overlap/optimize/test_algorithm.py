@@ -1,0 +1,237 @@
+"""Algorithm 1: what it decides, what it measures again, how it ends; on simulated time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rl_programs import make
+from rlprof.analysis.trials import Rule
+from rlprof.errors import UsageError
+from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.legality import check
+from rlprof.overlap.optimize import Options, optimize
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.simulated import SimulatedWorkload
+from rlprof.overlap.optimize.store import Store
+from rlprof.unavailable import Unavailable
+
+EPOCH = "iteration/rollout/epoch"
+#: A program that gains in both rounds; found by going through seeds.
+TWO_ROUNDS = 2
+
+
+def workload(program: int, **options: object) -> SimulatedWorkload:
+    program = make(program)
+    return SimulatedWorkload(program.graph, program.model, **options)  # type: ignore[arg-type]
+
+
+def test_it_finds_what_overlaps_and_keeps_it_legal() -> None:
+    here = workload(1)
+    log = DecisionLog()
+    found = optimize(here, log=log)
+    assert [s.kind for s in found.steps] == ["split_spatial", "interleave"]
+    assert not check(here.native, found.graph)
+    assert found.total is not None
+    assert found.total.decision == "better"
+    native, after = here.simulated(here.native).makespan_s, here.simulated(found.graph).makespan_s
+    assert found.gain_s == pytest.approx(native - after)
+    assert found.net_overhead_s >= 0
+    assert not isinstance(found.paid_back_after, Unavailable)
+    said = log.text()
+    assert "targets:" in said
+    assert "refused, split: loop chunk is dependent" in said
+    assert "accepted" in said
+    assert said.rstrip().endswith("interleave epoch")
+
+
+def test_rounds_build_on_each_other_and_the_total_is_measured() -> None:
+    here = workload(TWO_ROUNDS)
+    found = optimize(here)
+    accepted = [r for r in found.rounds if r.accepted]
+    assert len(accepted) == 2
+    assert accepted[1].before.hash == accepted[0].after.hash
+    assert found.total is not None
+    native = here.simulated(here.native).makespan_s
+    assert found.total.reference.median_s == pytest.approx(native)
+    # the end of a round is the start of the next one: nothing is profiled twice
+    assert found.gain_s == pytest.approx(native - here.simulated(found.graph).makespan_s)
+
+
+def test_one_round_if_asked_for() -> None:
+    found = optimize(workload(2), Options(rounds=1))
+    assert len(found.rounds) == 1
+    assert found.ended == "all 1 rounds are done"
+
+
+def test_a_small_gain_ends_the_search() -> None:
+    here = workload(1)
+    gain = optimize(here).total
+    assert gain is not None
+    found = optimize(workload(1), Options(epsilon=gain.gain_frac + 0.01))
+    assert found.graph is found.native
+    assert found.ended == "round 1 found nothing that pays"
+    assert isinstance(found.paid_back_after, Unavailable)
+
+
+def test_a_win_inside_the_noise_is_none() -> None:
+    # no call shares the device with another: nothing can gain, and times scatter by 20 %
+    wins = 0
+    for seed in range(6):
+        program = make(seed)
+        nodes = {
+            path: replace(node, fixed_s=0.0, per_sample_s=0.0) for path, node in program.model.nodes.items()
+        }
+        model = replace(program.model, nodes=nodes, dispatch_s=0.01)
+        one_worker = {path: replace(spec, component="only" if spec.component else "")
+                      for path, spec in program.graph.nodes.items()}  # fmt: skip
+        graph = replace(program.graph, nodes=one_worker)
+        found = optimize(SimulatedWorkload(graph, model, noise_frac=0.2, seed=seed))
+        wins += found.graph is not found.native
+    assert wins == 0
+
+
+def test_noise_does_not_hide_a_clear_gain() -> None:
+    found = optimize(workload(1, noise_frac=0.02, seed=3))
+    assert found.steps
+    assert found.total is not None
+    assert found.total.low_s > 0
+
+
+def test_measurements_are_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    first_workload = workload(TWO_ROUNDS)
+    first = optimize(first_workload, store=Store(path))
+    again_workload = workload(TWO_ROUNDS)
+    again = optimize(again_workload, store=Store(path))
+    assert again.graph.hash == first.graph.hash
+    assert len(first_workload.trained) > 3
+    assert not again_workload.trained
+    assert again.retained_s == 0
+    # another program version or machine: everything is measured anew
+    other = workload(TWO_ROUNDS, key="other")
+    optimize(other, store=Store(path))
+    assert len(other.trained) == len(first_workload.trained)
+
+
+class Interrupted(SimulatedWorkload):
+    """Ctrl-C in the n-th complete iteration."""
+
+    after = 0
+
+    def iteration(self, graph):
+        if len(self.trained) >= self.after:
+            raise KeyboardInterrupt
+        return super().iteration(graph)
+
+
+def test_an_interrupt_keeps_the_best_so_far_and_can_go_on(tmp_path: Path) -> None:
+    program = make(TWO_ROUNDS)
+    whole_workload = SimulatedWorkload(program.graph, program.model)
+    whole = optimize(whole_workload)
+    for after in (0, 1, 5, 13):
+        path = tmp_path / f"{after}.jsonl"
+        here = Interrupted(program.graph, program.model)
+        here.after = after
+        stopped = optimize(here, store=Store(path))
+        assert stopped.stopped
+        assert stopped.ended == "interrupted"
+        assert not check(program.graph, stopped.graph)
+        more = SimulatedWorkload(program.graph, program.model)
+        found = optimize(more, store=Store(path))
+        assert found.graph.hash == whole.graph.hash
+        assert len(more.trained) <= len(whole_workload.trained)
+
+
+def test_the_budget_ends_it(tmp_path: Path) -> None:
+    ticks = itertools.count()
+    store = Store(tmp_path / "store.jsonl")
+    found = optimize(workload(1), Options(budget_s=20), store=store, clock=lambda: float(next(ticks)))
+    assert found.stopped
+    assert found.ended == "the budget of 20 s is spent"
+    done = optimize(workload(1), store=store)
+    assert done.graph.hash == optimize(workload(1)).graph.hash
+
+
+class Failing(SimulatedWorkload):
+    """Trials on more than one stream fail."""
+
+    @contextmanager
+    def prepared(self, comparison, graphs):
+        with super().prepared(comparison, graphs) as trials:
+            for trial in trials[1:]:
+                trial.run = self._fail
+            yield trials
+
+    def _fail(self) -> float:
+        raise MemoryError("no room")
+
+
+def test_a_trial_that_fails_is_dropped_and_told() -> None:
+    program = make(1)
+    log = DecisionLog()
+    found = optimize(Failing(program.graph, program.model), log=log)
+    assert found.graph is found.native
+    assert "not measured, MemoryError: no room" in log.text()
+
+
+class Unprepared(SimulatedWorkload):
+    @contextmanager
+    def prepared(self, comparison, graphs):
+        raise OverlapError("a trial would change LOG, which cannot be put back")
+        yield
+
+
+def test_a_comparison_that_cannot_be_prepared_is_told() -> None:
+    program = make(1)
+    log = DecisionLog()
+    assert not optimize(Unprepared(program.graph, program.model), log=log).steps
+    assert "cannot be prepared: a trial would change LOG" in log.text()
+
+
+def test_what_does_not_fit_is_not_tried() -> None:
+    program = make(1)
+    bytes_by_call = dict.fromkeys(program.graph.nodes, 10.0) | {"state:ENV": 1.0}
+    log = DecisionLog()
+    here = SimulatedWorkload(program.graph, program.model, bytes_by_call=bytes_by_call)
+    found = optimize(here, Options(memory_bytes=10.0), log=log)
+    assert not found.steps
+    assert "L7: up to" in log.text()
+    fits = SimulatedWorkload(program.graph, program.model, bytes_by_call=bytes_by_call)
+    assert optimize(fits, Options(memory_bytes=1_000.0)).steps
+
+
+def test_few_pairs_decide_by_the_medians_as_the_paper_does() -> None:
+    here = workload(1)
+    found = optimize(here, Options(validation=Rule(confidence=0.9, most_pairs=1)))
+    assert found.steps
+    assert len(found.rounds[0].validation.pairs) == 1
+
+
+def test_the_log_is_a_file_that_grows(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    lines: list[str] = []
+    optimize(workload(1), log=DecisionLog(path, listen=lines.append))
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    kinds = [e["what"] for e in entries]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "ended"
+    assert {"ranking", "candidates", "compared", "combined", "validated"} <= set(kinds)
+    assert lines
+    for entry in entries:
+        if entry["what"] == "compared":
+            assert entry["outcome"] == ("kept" if entry["result"]["decision"] == "better" else "dropped")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"targets": 0}, {"rounds": 0}, {"epsilon": 0.0}, {"epsilon": 1.0}, {"groups": (1,)}, {"groups": ()}],
+)
+def test_options_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        Options(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""What is kept in files: measurements, decisions, graphs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rl_programs import make
+from rlprof.errors import OutputError, UnreadableError, UsageError
+from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.log import lines
+from rlprof.overlap.optimize.steps import derive, step
+from rlprof.overlap.optimize.store import Store, key_of
+
+EPOCH = "iteration/rollout/epoch"
+STEPS = (step("split_spatial", EPOCH, groups=2), step("interleave", EPOCH))
+
+
+def test_a_store_remembers(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    store = Store(path)
+    store.put("a", "local", {"pairs": [[1.0, 2.0]]})
+    store.put("b", "complete", 3)
+    assert Store(path).get("a") == {"pairs": [[1.0, 2.0]]}
+    assert Store(path).get("c") is None
+    assert len(Store(path)) == 2
+
+
+def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    Store(path).put("a", "local", 1)
+    with path.open("a") as file:
+        file.write('{"key": "b", "va')
+    again = Store(path)
+    again.put("c", "local", 2)
+    assert (Store(path).get("a"), Store(path).get("b"), Store(path).get("c")) == (1, None, 2)
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        Store(tmp_path / "missing" / "store.jsonl").put("a", "local", 1)
+
+
+def test_keys_tell_texts_and_sets_apart() -> None:
+    assert key_of("a", {"x", "y"}) == key_of("a", {"y", "x"})
+    assert len({key_of("ab"), key_of("a", "b"), key_of("a", {"b"}), key_of("b", "a")}) == 4
+
+
+def test_a_graph_is_made_again_from_its_file(tmp_path: Path) -> None:
+    native = make(1).graph
+    graph = derive(native, STEPS)
+    path = tmp_path / "graph.json"
+    GraphFile.of(native, graph, STEPS, spares=1).write(path)
+    again = GraphFile.read(path)
+    assert again.steps == STEPS
+    assert again.facts == {"spares": 1}
+    assert again.derive(make(1).graph).hash == graph.hash
+
+
+def test_a_graph_of_another_program_is_refused(tmp_path: Path) -> None:
+    native = make(1).graph
+    kept = GraphFile.of(native, derive(native, STEPS), STEPS)
+    with pytest.raises(OverlapError, match="another program"):
+        kept.derive(make(3).graph)
+
+
+def test_a_graph_that_came_out_otherwise_is_refused() -> None:
+    native = make(1).graph
+    kept = GraphFile.of(native, native, STEPS)
+    with pytest.raises(OverlapError, match="make another graph"):
+        kept.derive(native)
+
+
+def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+    native = make(1).graph
+    path = tmp_path / "graph.json"
+    GraphFile.of(native, derive(native, STEPS), STEPS).write(path)
+    document = json.loads(path.read_text())
+    document["steps"][0]["options"]["groups"] = 4
+    path.write_text(json.dumps(document))
+    with pytest.raises(UnreadableError, match="was changed"):
+        GraphFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "is no rlprof graph"),
+        ('{"format": "rlprof graph", "version": 9}', "of version 9"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text(content)
+    with pytest.raises(UnreadableError, match=says):
+        GraphFile.read(path)
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        GraphFile.read(tmp_path / "none.json")
+
+
+def test_a_step_that_is_none_in_a_whole_file(tmp_path: Path) -> None:
+    native = make(1).graph
+    path = tmp_path / "graph.json"
+    good = GraphFile.of(native, native, ())
+    object.__setattr__(good, "steps", ())
+    document = good.to_dict()
+    del document["hash"]
+    document["steps"] = [{"kind": "teleport", "target": "x", "options": {}}]
+    from rlprof.overlap.optimize.graph_file import _hash
+
+    path.write_text(json.dumps({**document, "hash": _hash(document)}))
+    with pytest.raises(UsageError, match="teleport"):
+        GraphFile.read(path)
+
+
+def test_lines_show_the_end_of_paths() -> None:
+    (line,) = lines(
+        {
+            "what": "not measured",
+            "steps": "split_spatial iteration/rollout/epoch/chunk groups=2",
+            "reason": "iteration/a/epoch[0]/chunk[1]/step takes 1/2 of iteration/a/epoch[0]/reset",
+        }
+    )
+    assert line == (
+        "  split_spatial chunk groups=2: not measured, epoch[0]/chunk[1]/step takes 1/2 of epoch[0]/reset"
+    )
+    assert lines({"what": "something else"}) == ["{'what': 'something else'}"]
