@@ -74,6 +74,7 @@ def restarting() -> Iterator[SimulatorProcesses]:
         yield simulator
 
 
+@pytest.mark.slow
 @needs_warp
 def test_the_task_can_be_done() -> None:
     with made(16, tasks=1) as simulator:
@@ -86,6 +87,7 @@ def test_the_task_can_be_done() -> None:
     assert (rewards[result.success] > 1.5).all()
 
 
+@pytest.mark.slow
 @needs_warp
 def test_physics_agrees_with_the_engine_of_mujoco(simulator: SimulatorProcesses) -> None:
     """float32 on a device beside float64 in C: arm and cube within 0.1 mm and 1 mm after 5 actions."""
@@ -114,6 +116,7 @@ def test_physics_agrees_with_the_engine_of_mujoco(simulator: SimulatorProcesses)
     assert after.shape == (ENVS, nq + 2 * nv)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_parts_of_a_batch_are_the_whole(simulator: SimulatorProcesses) -> None:
     """On a CPU bit for bit: a GPU takes contacts in another order each time."""
@@ -129,6 +132,7 @@ def test_parts_of_a_batch_are_the_whole(simulator: SimulatorProcesses) -> None:
     assert simulator.spec.invariant
 
 
+@pytest.mark.slow
 @needs_warp
 def test_a_process_goes_on_where_another_stopped(simulator: SimulatorProcesses) -> None:
     """As it must when a process is replaced to change its quota."""
@@ -143,6 +147,7 @@ def test_a_process_goes_on_where_another_stopped(simulator: SimulatorProcesses) 
             other.load_state_dict({k: v[:2] for k, v in state.items()})
 
 
+@pytest.mark.slow
 @needs_warp
 def test_the_phases_of_a_chunk_are_the_chunk(simulator: SimulatorProcesses) -> None:
     simulator.reset(GlobalStep(0), 0)
@@ -154,6 +159,7 @@ def test_the_phases_of_a_chunk_are_the_chunk(simulator: SimulatorProcesses) -> N
     assert equal_bits(StepResult(simulator.render(), *found), native)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_resets_are_keyed_by_step_epoch_and_group(simulator: SimulatorProcesses) -> None:
     first = simulator.reset(GlobalStep(0), 0)
@@ -166,6 +172,7 @@ def test_resets_are_keyed_by_step_epoch_and_group(simulator: SimulatorProcesses)
     assert equal_bits(simulator.reset(GlobalStep(0), 0), first)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_images_show_the_cube_where_it_is(simulator: SimulatorProcesses) -> None:
     """The front camera looks along -x: y grows to the right, and x downwards."""
@@ -184,6 +191,7 @@ def test_images_show_the_cube_where_it_is(simulator: SimulatorProcesses) -> None
     assert images[:, 1].std() > 10  # the hand's camera sees more than one colour
 
 
+@pytest.mark.slow
 @needs_warp
 def test_environments_that_reset_by_themselves(restarting: SimulatorProcesses) -> None:
     restarting.reset(GlobalStep(0), 0)
@@ -197,6 +205,7 @@ def test_environments_that_reset_by_themselves(restarting: SimulatorProcesses) -
     assert (np.sum(ends, axis=0) == 2).all()
 
 
+@pytest.mark.slow
 @needs_warp
 def test_a_dead_and_a_slow_process_are_errors_and_leave_nothing() -> None:
     for kill in (True, False):
@@ -212,6 +221,7 @@ def test_a_dead_and_a_slow_process_are_errors_and_leave_nothing() -> None:
         assert not any(alive(p) for p in processes)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_a_device_that_is_not_there_is_an_error_with_advice() -> None:
     with pytest.raises(SimulatorDeviceError, match=r"no device 'cuda:7'.*cpu") as caught:
@@ -219,6 +229,7 @@ def test_a_device_that_is_not_there_is_an_error_with_advice() -> None:
     assert "nvidia-smi" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_too_many_contacts_and_unstable_physics_are_errors() -> None:
     code = f"""
@@ -254,6 +265,7 @@ said(simulator)
     assert "more contacts than there is room for" in full
 
 
+@pytest.mark.slow
 @needs_warp
 def test_a_training_runs(tmp_path: Path) -> None:
     sizes = "--envs 4 --chunks 2 --episode-steps 10 --global-batch 8 --micro-batch 8 --update-epochs 1"
