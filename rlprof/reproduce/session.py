@@ -15,7 +15,7 @@ from rlprof.reproduce.papers import Paper, read_paper
 from rlprof.reproduce.raw import RawTable
 from rlprof.reproduce.registry import Figure, figure_named
 from rlprof.reproduce.study import obtain, stored_table
-from rlprof.trace.output import atomic_path
+from rlprof.trace.output import atomic_path, output_error
 from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class Session:
             If it cannot be written.
         """
         rows = self.compared()
-        self.out.mkdir(parents=True, exist_ok=True)
         with atomic_path(self.out / f"{self.figure.short}.comparison.csv", force=True) as temporary:
             temporary.write_bytes(comparison_frame(rows).write_csv().encode())
         return comparison_text(rows)
@@ -123,9 +122,14 @@ def begin(
     """
     figure, checkout, out = figure_named(name), find_checkout(repository), Path(out)
     paper = read_paper(checkout / "datasets" / "papers" / f"{figure.paper}.csv")
+    studies = figure.make_studies(preset, seed, checkout)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(error, out) from error
     tables: dict[str, RawTable] = {}
     computed, notes = 0, list[str]()
-    for short, study in figure.make_studies(preset, seed, checkout).items():
+    for short, study in studies.items():
         got = obtain(study, out, checkout=checkout, fresh=fresh, progress=progress)
         tables[short] = got.table
         computed += got.computed
