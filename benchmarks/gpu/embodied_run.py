@@ -267,7 +267,7 @@ class Run:
         return None if captured is None else {"graphs": captured.graphs, "refused": captured.refused}
 
     def _take_parts(self, config: Any) -> None:
-        """Simulator and rollout worker, or second ones with MPS shares of their own if the schedule has any."""
+        """Simulator and rollout worker; second ones with MPS shares if the schedule asks for shares."""
         from rlprof.workloads.embodied.build import make_rollout_worker, make_simulator
         from rlprof.workloads.embodied.sharing import sharing
 

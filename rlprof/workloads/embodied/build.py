@@ -132,7 +132,7 @@ def make_trainer(config: Config) -> Trainer:
         env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset)
         return Trainer(
             env,
-            _rollout_worker(config, simulator, actor),
+            make_rollout_worker(config, simulator, actor),
             actor,
             config.rollout_epochs,
             config.chunks,
@@ -144,8 +144,16 @@ def make_trainer(config: Config) -> Trainer:
         raise
 
 
-def _rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> RolloutWorker | RolloutProcess:
-    """With the actor's weights: the first synchronisation would make them so anyway."""
+def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> RolloutWorker | RolloutProcess:
+    """Make a rollout worker, in a process of its own if the configuration says so; the caller closes it.
+
+    It has the actor's first weights: the first synchronisation would make them so anyway.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no memory for it, or its process does not start.
+    """
     if config.rollout_process:
         from rlprof.workloads.embodied.rollout_process import RolloutProcess
 
