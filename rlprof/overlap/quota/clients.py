@@ -181,9 +181,17 @@ def choose_gpu(gpus: Sequence[Gpu], ordinal: int) -> Gpu:
     raise MpsAbsentError(f"there is no GPU {ordinal}", hint=f"CUDA counts 0 to {len(gpus) - 1} here")
 
 
-def driver_error(environment: Mapping[str, str]) -> QuotaError | None:
-    """What a fresh client finds wrong; None if it can use the GPU."""
-    for answer in _ask(["gpus"], environment):
+def driver_error(environment: Mapping[str, str], *, context: bool = False) -> QuotaError | None:
+    """What a fresh client finds wrong; None if it can use the GPU.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+        Makes a process a client.
+    context : bool
+        Whether it also makes a context, which takes memory of the GPU for a moment.
+    """
+    for answer in _ask(["sms", "0", "100", "--context"] if context else ["gpus"], environment):
         return error_of(answer)
     return ProbeError("the probe of the driver gave no answer")
 
@@ -221,23 +229,24 @@ def probe_levels(
     """
     wanted = sorted({*range(step, 101, step), 100})
     found: dict[int, int] = {}
-    arguments = ["sms", str(ordinal), ",".join(map(str, wanted))]
-    for answer in _ask(arguments, environment):
-        error = error_of(answer)
-        if error is not None:
-            raise error
-        found[int(answer["percentage"])] = int(answer["sm_count"])
-        progress("probing quotas", len(found) / len(wanted))
-    if len(found) != len(wanted):
-        raise ProbeError(
-            f"{len(wanted) - len(found)} of {len(wanted)} clients gave no answer", hint="try again"
-        )
-    if gpu.sm_count > 1 and len(set(found.values())) == 1:
-        raise QuotaError(
-            f"all percentages give {gpu.sm_count} SMs: clients are not under MPS",
-            hint="see rlprof mps status; MPS quotas need a GPU from Volta on",
-        )
-    return ProbedLevels(gpu, step, tuple(sorted(found.items())), date)
+    for more in ([], ["--context"]):  # where the driver does not say it before there is a context
+        found = {}
+        for answer in _ask(["sms", str(ordinal), ",".join(map(str, wanted)), *more], environment):
+            error = error_of(answer)
+            if error is not None:
+                raise error
+            found[int(answer["percentage"])] = int(answer.get("context_sm_count") or answer["sm_count"])
+            progress("probing quotas", len(found) / len(wanted))
+        if len(found) != len(wanted):
+            raise ProbeError(
+                f"{len(wanted) - len(found)} of {len(wanted)} clients gave no answer", hint="try again"
+            )
+        if gpu.sm_count == 1 or len(set(found.values())) > 1:
+            return ProbedLevels(gpu, step, tuple(sorted(found.items())), date)
+    raise QuotaError(
+        f"all percentages give {gpu.sm_count} SMs: clients are not under MPS",
+        hint="see rlprof mps status; MPS quotas need a GPU from Volta on",
+    )
 
 
 def _cached(folder: Path, gpu: Gpu, step: int) -> Path:

@@ -371,6 +371,8 @@ def _bring_up(daemon: Daemon) -> None:
     if code != 0 or not _answers(daemon):
         raise MpsError(f"{BINARY} -d ended with {code}{f': {said}' if said else ''}{_log_tail(daemon)}")
     failed = driver_error(daemon.environment())
+    if failed is None and not daemon.servers():  # a driver that connects no sooner than with a context
+        failed = driver_error(daemon.environment(), context=True)
     if failed is not None:
         failed.what += _log_tail(daemon)
         raise failed

@@ -105,7 +105,7 @@ class Driver:
             affinity = _Affinity()
             self("cuCtxGetExecAffinity", ctypes.byref(affinity), _AFFINITY_SM_COUNT)
             return int(affinity.sm_count)
-        except (_DriverError, AttributeError):
+        except (_DriverError, AttributeError):  # of a driver that is older than the question
             return None
         finally:
             self("cuDevicePrimaryCtxRelease_v2", device)

@@ -256,6 +256,15 @@ def test_percentages_without_effect_are_no_levels(fake_mps: Path, monkeypatch: p
         probe_levels(daemon.gpu, daemon.environment(), step=50)
 
 
+def test_a_driver_that_connects_late_is_asked_with_a_context(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CUDA", "late")
+    with mps() as daemon:
+        assert len(daemon.servers()) == 1
+        assert probe_levels(daemon.gpu, daemon.environment(), step=50).probed == ((50, 66), (100, 132))
+
+
 def test_a_daemon_for_a_process_that_is_gone_is_not_started(fake_mps: Path) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
