@@ -164,9 +164,9 @@ def _compare(frame: pl.DataFrame, of: str, figure: str, mape: str, paper: Paper)
     a = agreement(held[f"predicted_{of}"].to_list(), held[f"measured_{of}"].to_list())
     cause = (
         f"another machine: {rows['machine'][0]} here, GH200 there; held out of the fit: {_by_role(held, of)}"
-    if of == "s":
-        cause += f"; fit to {best_way(frame)} here; {_by_way(frame)}"
     )
+    if of == "s":
+        cause += f"; fit: {best_way(frame)}; {_by_way(frame)}"
     return [
         Compared(
             "configurations",
@@ -182,7 +182,7 @@ def _compare(frame: pl.DataFrame, of: str, figure: str, mape: str, paper: Paper)
 
 
 def _by_way(frame: pl.DataFrame) -> str:
-    """Say what other ways to fit give for the operators that are held out, the printed formulas among them."""
+    """Say what other ways to fit give for the held-out operators, the printed formulas among them."""
     import polars as pl
 
     best, parts = best_way(frame), []
