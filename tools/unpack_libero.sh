@@ -4,7 +4,7 @@
 # matplotlib, Pillow, OpenCV and PyYAML; by default python3. The last line printed is
 #   RLPROF_LIBERO_PYTHON=DEST/bin/python
 # That Python sees LIBERO, MuJoCo 3.3.7, the loaders of GL that the machine lacks, and the NVIDIA driver's EGL.
-# Again on the same DEST: nothing is unpacked anew. Env: LIBERO_CHECK=0 leaves out the check (it also compiles
+# Again on the same DEST: nothing is unpacked anew. DEST/osmesa may hold what tools/pack_osmesa.sh packs. Env: LIBERO_CHECK=0 leaves out the check (it also compiles
 # what numba caches, which 14 processes would else do at once).
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n 2,9p "$0"; exit 2; }
@@ -45,7 +45,7 @@ if [ -z "$vendor" ] && [ -n "$library" ]; then
   vendor=$dest/gl/10_nvidia.json
   printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "%s"}}\n' "$library" > "$vendor"
 fi
-libraries=$(cd "$dest" && pwd)/gl
+libraries=$(cd "$dest" && pwd)/gl:$(cd "$dest" && pwd)/osmesa
 if [ -n "$library" ] && ! known libEGL_nvidia.so.0; then libraries=$libraries:$(dirname "$library"); fi
 
 mkdir -p "$dest/bin"

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import ConfigurationError, MissingPackageError
+from rlprof.workloads.embodied.simulators.libero_render import gl_error
 
 SUITE = "libero_spatial"
 #: Tasks of the suite.
@@ -45,9 +48,11 @@ def load() -> Any:
     ------
     MissingPackageError
         If one is missing, or MuJoCo is too new for LIBERO.
+    RenderError
+        If MuJoCo finds no GL.
     """
     try:
-        mujoco = importlib.import_module("mujoco")
+        mujoco = _mujoco()
         if tuple(map(int, mujoco.__version__.split(".")[:2])) > (3, 3):
             raise MissingPackageError(
                 f"LIBERO does not work with MuJoCo {mujoco.__version__} of {sys.executable}", hint=_HINT
@@ -60,6 +65,17 @@ def load() -> Any:
             f"LIBERO does not load in {sys.executable} ({type(error).__name__}: {error})", hint=_HINT
         ) from error
     return mujoco
+
+
+def _mujoco() -> Any:
+    try:
+        return importlib.import_module("mujoco")
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # PyOpenGL: ImportError, AttributeError
+        if os.environ.get("MUJOCO_GL") in ("egl", "osmesa"):
+            raise gl_error(error) from error
+        raise
 
 
 def _robosuite_without_gl() -> None:
@@ -127,7 +143,8 @@ def make_env(task: int) -> Any:
 
 
 def _suite() -> Any:
-    return importlib.import_module("libero.libero.benchmark").get_benchmark_dict()[SUITE]()
+    with redirect_stdout(io.StringIO()):  # it tells of its order of tasks
+        return importlib.import_module("libero.libero.benchmark").get_benchmark_dict()[SUITE]()
 
 
 class TaskEnv:

@@ -38,6 +38,17 @@ def choose_gl(backend: str) -> None:
         os.environ["PYOPENGL_PLATFORM"] = backend
 
 
+def gl_error(error: Exception) -> RenderError:
+    """Say what to do about a failure of GL."""
+    return RenderError(
+        f"MuJoCo makes no images here with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')}"
+        f" ({type(error).__name__}: {error})",
+        hint="install a GL library (Debian: libegl1, and libgl1-mesa-dri where there is no GPU; libosmesa6"
+        " for --rendering osmesa), name the driver's vendor file in __EGL_VENDOR_LIBRARY_FILENAMES, choose"
+        " another --rendering, or --cameras 0",
+    )
+
+
 class Painter:
     """Draws views of tasks.
 
@@ -92,13 +103,7 @@ class Painter:
                 for task in models:
                     self._prepare(-1, task, shared)
         except Exception as error:  # what is missing decides which: import errors, GL errors, RuntimeError
-            raise RenderError(
-                f"MuJoCo makes no images here with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')}"
-                f" ({type(error).__name__}: {error})",
-                hint="install a GL library (Debian: libegl1, and libgl1-mesa-dri where there is no GPU;"
-                " libosmesa6 for --rendering osmesa), name the driver's vendor file in"
-                " __EGL_VENDOR_LIBRARY_FILENAMES, choose another --rendering, or --cameras 0",
-            ) from error
+            raise gl_error(error) from error
 
     def paint(self, row: int, task: int, view: Floats, out: Array) -> None:
         """Draw an environment.

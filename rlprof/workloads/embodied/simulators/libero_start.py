@@ -29,12 +29,14 @@ from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 PYTHON_VARIABLE = "RLPROF_LIBERO_PYTHON"
 #: The first environment of a task takes about 10 s, a minute where numba has nothing cached.
 START_TIMEOUT_S = 300.0
-#: The order of sets does not change from process to process; small matrices want one thread.
+#: The order of sets does not change from process to process; a process computes and draws with one thread,
+#: unless something else is set.
 _SURROUNDINGS = {
     "PYTHONHASHSEED": "0",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
+    **{
+        name: os.environ.get(name, "1")
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS")
+    },
 }
 _MODULE = "rlprof.workloads.embodied.simulators.libero"
 

@@ -1,0 +1,179 @@
+"""Starting LIBERO without LIBERO: what is missing is said; drawing by another process, with stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import (
+    ConfigurationError,
+    MissingPackageError,
+    RenderError,
+    SimulatorDiedError,
+    SimulatorError,
+)
+from rlprof.workloads.embodied.simulators import libero_start
+from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from tests.conftest import ROOT
+
+MODULE = "tests.workloads.embodied.simulators.viewed"
+SURROUNDINGS = {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def no_libero(monkeypatch) -> None:
+    """Rlprof's own Python is tried, and has no LIBERO, or an MuJoCo that is too new for it."""
+    monkeypatch.delenv(libero_start.PYTHON_VARIABLE, raising=False)
+
+
+def gone(processes: tuple[int, ...]) -> bool:
+    return not any(Path(f"/proc/{p}").exists() for p in processes)
+
+
+@pytest.mark.usefixtures("no_libero")
+@pytest.mark.parametrize("rendering", ["egl", "egl-one"])
+def test_without_libero_the_error_says_how_to_get_it(rendering: str) -> None:
+    with pytest.raises(
+        (MissingPackageError, RenderError), match=r"LIBERO does not|makes no images here"
+    ) as caught:
+        libero_start.start(2, workers=1, rendering=rendering)
+    if isinstance(caught.value, MissingPackageError):
+        assert "tools/setup_libero.sh" in str(caught.value)
+        assert "RLPROF_LIBERO_PYTHON" in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.usefixtures("no_libero")
+def test_the_command_line_says_it_in_one_line(tmp_path) -> None:
+    arguments = [
+        "run",
+        "embodied",
+        "--simulator",
+        "libero",
+        "--preset",
+        "exact",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    code = "from rlprof.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "tools/setup_libero.sh" in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_python_that_is_not_there(monkeypatch) -> None:
+    monkeypatch.setenv(libero_start.PYTHON_VARIABLE, "/nowhere/python")
+    with pytest.raises(SimulatorError, match="/nowhere/python"):
+        libero_start.start(1, workers=1)
+
+
+def test_sizes_and_names_that_do_not_fit() -> None:
+    with pytest.raises(ConfigurationError, match=r"'glfw'.*egl, egl-one, osmesa"):
+        libero_start.start(2, rendering="glfw")
+    with pytest.raises(ConfigurationError, match="3 environments do not make groups of 2"):
+        libero_start.start(3, group=2)
+    with pytest.raises(ConfigurationError, match="chunks of 7"):
+        libero_start.start(2, chunk_steps=7)
+    with pytest.raises(ConfigurationError, match="11 tasks"):
+        libero_start.start(2, tasks=11)
+    with pytest.raises(ConfigurationError, match="mujoco_arm has no rendering"):
+        configure("tiny", rendering="egl")
+    assert configure("tiny", simulator="libero", rendering="egl-one", tasks=10).tasks == 10
+
+
+def drawn_apart(dies_of: int = -1) -> libero_start.DrawnApart:
+    physics = SimulatorProcesses(f"{MODULE}:Viewed", 5, workers=2, environment=SURROUNDINGS)
+    drawer = SimulatorProcesses(f"{MODULE}:Drawer", 5, workers=1, environment=SURROUNDINGS, dies_of=dies_of)
+    return libero_start.DrawnApart(physics, drawer)
+
+
+def test_what_one_process_draws_is_what_the_others_simulate() -> None:
+    with drawn_apart() as simulator:
+        assert (simulator.spec.cameras, simulator.spec.view_dim, simulator.spec.envs) == (1, 0, 5)
+        first = simulator.reset(GlobalStep(0), 0)
+        assert first.images is not None
+        assert first.images.reshape(5, 3).tolist() == [[k, 0, k] for k in range(5)]
+        some = np.array([4, 1, 2])
+        seen = simulator.step(np.zeros((3, 2, 3), np.float32), some).observation
+        assert seen.images.reshape(3, 3).tolist() == [[4, 1, 4], [1, 1, 1], [2, 1, 2]]
+        state = simulator.state_dict()
+        assert state["count"].tolist() == [0, 1, 1, 0, 1]
+        simulator.load_state_dict({"count": state["count"] + 1})
+        assert simulator.render().images.reshape(5, 3)[:, 1].tolist() == [1, 2, 2, 1, 2]
+        processes = simulator.process_ids
+    assert gone(processes)
+    assert len(processes) == 3
+
+
+def test_when_the_one_that_draws_dies_all_end() -> None:
+    simulator = drawn_apart(dies_of=1)
+    simulator.reset(GlobalStep(0), 0)
+    with pytest.raises(SimulatorDiedError, match="code 3 during paint"):
+        simulator.step(np.zeros((5, 2, 3), np.float32))
+    assert gone(simulator.process_ids)
+    with pytest.raises(SimulatorError, match="is no more"):
+        simulator.reset(GlobalStep(0), 0)
+    simulator.close()
+
+
+def archive(folder: Path, python: str) -> Path:
+    (folder / "in").mkdir()
+    (folder / "in/site").mkdir()
+    (folder / "in/site/found_here.py").write_text("VALUE = 5\n")
+    (folder / "in/licences").mkdir()
+    (folder / "in/gl").mkdir()
+    (folder / "in/gl/libNoSuchLoader.so.1").write_bytes(b"")
+    (folder / "in/content.json").write_text(json.dumps({"python": python}))
+    with tarfile.open(folder / "a.tar.xz", "w:xz") as tar:
+        for path in sorted((folder / "in").iterdir()):
+            tar.add(path, path.name)
+    return folder / "a.tar.xz"
+
+
+def unpack(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ROOT / "tools/unpack_libero.sh"), *map(str, arguments)],
+        env={**os.environ, "LIBERO_CHECK": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_archive_is_unpacked_and_its_python_named(tmp_path) -> None:
+    made = archive(tmp_path, f"{sys.version_info.major}.{sys.version_info.minor}")
+    for _ in range(2):  # again changes nothing
+        done = unpack(made, tmp_path / "there", sys.executable)
+        assert done.returncode == 0, done.stderr
+        name, _, python = done.stdout.splitlines()[-1].partition("=")
+        assert name == libero_start.PYTHON_VARIABLE
+        code = "import found_here, os; print(found_here.VALUE, os.environ['LD_LIBRARY_PATH'])"
+        shown = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert shown.startswith("5 ")
+        assert f"{tmp_path}/there/gl" in shown
+        assert (tmp_path / "there/gl/libNoSuchLoader.so.1").exists()
+    assert sorted(p.name for p in (tmp_path / "there").iterdir() if p.name.startswith(".")) == []
+
+
+def test_archives_that_cannot_be_used(tmp_path) -> None:
+    assert "no archive" in unpack(tmp_path / "none", tmp_path / "there").stderr
+    (tmp_path / "half").write_bytes(b"\xfd7zXZ\0 half of it")
+    done = unpack(tmp_path / "half", tmp_path / "there", sys.executable)
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+    done = unpack(archive(tmp_path, "2.7"), tmp_path / "there", sys.executable)
+    assert done.returncode == 1
+    assert "is for Python 2.7" in done.stderr
