@@ -255,9 +255,7 @@ TORCH_CASES: dict[str, tuple[Callable[[], Case], int]] = {
 }
 
 
-def measure(
-    cases: dict[str, tuple[Callable[[], Case], int]], rounds: int, batches: int
-) -> list[Cost]:
+def measure(cases: dict[str, tuple[Callable[[], Case], int]], rounds: int, batches: int) -> list[Cost]:
     """Time cases in turn, off and recorded; `batches` of calls in each of `rounds`."""
     times: dict[tuple[str, str], list[float]] = {}
     for turn in range(rounds + 1):

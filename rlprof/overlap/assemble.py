@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, arguments
+from rlprof.overlap.call_record import CallRecord
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.flags import find_flags, find_layouts
 from rlprof.overlap.forms import Form
-from rlprof.overlap.lineage import Known, MemoryTrack, Raw, RawPack, is_shared
+from rlprof.overlap.known import Known, MemoryTrack, Raw, RawPack, is_shared
 from rlprof.overlap.recording import Invocation, Recording, Unknown
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
-from rlprof.overlap.trace import CallRecord, RunTrace
+from rlprof.overlap.trace import RunTrace
 from rlprof.overlap.values import describe, is_array, same_bits, stamp
 
 #: What cannot change and cannot have come out of an array: equal ones count as one.

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlprof.overlap.trace import CallRecord
+    from rlprof.overlap.call_record import CallRecord
 
 #: Events closer together than this had nothing between them: recording the second takes as long.
 NOTHING_S = 10e-6

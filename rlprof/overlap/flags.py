@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, leaves
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.lineage import is_shared, leaves_of
+from rlprof.overlap.known import is_shared, leaves_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.values import at_path, describe, take_apart
 
 if TYPE_CHECKING:
+    from rlprof.overlap.call_record import CallRecord
     from rlprof.overlap.callgraph import CallGraph
-    from rlprof.overlap.trace import CallRecord, RunTrace
+    from rlprof.overlap.trace import RunTrace
 
 
 @dataclass(frozen=True, slots=True)

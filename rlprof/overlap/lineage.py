@@ -8,147 +8,38 @@ not known is settled when all runs are there: the same in each is a constant.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlprof.overlap.bindings import Path, View
-from rlprof.overlap.snapshots import Snapshot, reader_of
+from rlprof.overlap.bindings import Path
+from rlprof.overlap.known import FRESH, Known, MemoryTrack, Raw, RawPack, can_change, is_shared
+from rlprof.overlap.snapshots import reader_of
 from rlprof.overlap.specs import Key
+from rlprof.overlap.stamps import Stamps
 from rlprof.overlap.values import (
     DEEPEST,
     MemoryKey,
-    Stamp,
+    Parts,
     is_array,
     is_borrowed,
     memory_key,
     memory_range,
-    stamp,
     take_apart,
+    torch_module,
     view_of,
 )
 
 if TYPE_CHECKING:
-    from rlprof.overlap.trace import CallRecord
+    from rlprof.overlap.call_record import CallRecord
 
 _CONTAINERS = frozenset({tuple, list, dict})
 _SCALARS = frozenset({int, float, bool, str, bytes, complex, type(None)})
 
 
-#: There is one object of each value, wherever it comes from.
-_SINGLE = (bool, str, bytes, type(None), np.bool_, Enum, type, FunctionType, BuiltinFunctionType, ModuleType)
-
-
-def is_shared(value: Any) -> bool:
-    """Whether Python may use one object for all equal values: then identity says nothing of origin."""
-    if type(value) is int:
-        return -6 < value < 257
-    return isinstance(value, _SINGLE) or value is Ellipsis or value is NotImplemented
-
-
 def is_followed(value: Any) -> bool:
     """Whether it shows if a leaf is changed in place: arrays, and objects with attributes or items."""
     return is_array(value) or (not is_shared(value) and reader_of(value) is not None)
-
-
-def stamp_of(value: Any) -> Stamp | Snapshot | None:
-    """Return what changes when a leaf is changed in place; None: it cannot be told."""
-    return stamp(value) if is_array(value) else Snapshot({"": value}, objects=1)
-
-
-class MemoryTrack:
-    """One piece of memory in which arrays of a run lie, or an object that can be changed in place.
-
-    Parameters
-    ----------
-    key : tuple of (str, int)
-        As of `memory_key`.
-    """
-
-    __slots__ = ("array", "creator", "key", "uses", "wholes", "writers", "written_at")
-
-    def __init__(self, key: tuple[str, int], array: Any = None) -> None:
-        self.key = key
-        #: The first that was seen there.
-        self.array = array if is_array(array) else None
-        self.wholes: list[Known] = []
-        self.creator: CallRecord | None = None
-        self.uses: list[CallRecord] = []
-        self.writers: list[CallRecord] = []
-        self.written_at = -1
-
-    def write(self, record: CallRecord, event: int) -> None:
-        """Note that the code of a call wrote here."""
-        self.writers.append(record)
-        self.written_at = event
-
-
-class Known:
-    """An object seen in a run.
-
-    Parameters
-    ----------
-    obj : object
-        Itself, kept alive.
-    record : CallRecord or None
-        The call that returned it; None if it is not known.
-    path : tuple
-        Where it lay in the output, or in the region's arguments if `external`.
-    external : bool
-        It came with the region's arguments.
-    """
-
-    # slots: one that had a dict of its own would cost twice as much to make
-    __slots__ = (
-        "arrays", "external", "items", "maker", "memory", "obj", "path", "places", "record", "stamp",
-        "stamped_at", "view",
-    )  # fmt: skip
-
-    def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
-        self.obj = obj
-        self.record = record
-        self.path = path
-        self.external = external
-        #: Other places in the region's arguments that hold an equal value that Python shares.
-        self.places: tuple[Path, ...] = ()
-        #: Part of the array that the other fields describe.
-        self.view: View | None = None
-        #: Identities of the items when it was returned, for a container.
-        self.items: tuple[int, ...] | None = None
-        #: The call around other calls whose own code made it, and where in its output, if anybody asks.
-        self.maker: tuple[CallRecord, Path] | None = None
-        #: Arrays inside a container.
-        self.arrays: tuple[Known, ...] = ()
-        self.memory: MemoryTrack | None = None
-        self.stamp: Stamp | Snapshot | None = None
-        self.stamped_at = -1
-
-
-class RawPack:
-    """A container put together by code between calls.
-
-    Parameters
-    ----------
-    kind, keys : str or type, tuple
-        As in `Parts`.
-    items : list
-        Where they come from.
-    whole : object
-        The container itself, kept alive.
-    """
-
-    __slots__ = ("is_changed", "items", "keys", "kind", "whole")
-
-    def __init__(self, kind: str | type, keys: tuple[Key, ...], items: list[Raw], whole: Any) -> None:
-        self.kind, self.keys, self.items, self.whole = kind, keys, items, whole
-        #: A call that was given it changed it in place.
-        self.is_changed = False
-
-
-#: What is noted of a value while the run goes on.
-Raw: TypeAlias = Known | RawPack
 
 
 class Lineage:
@@ -171,7 +62,8 @@ class Lineage:
         owned: list[tuple[MemoryKey, Any]] | None = None,
     ) -> None:
         self.components = set() if components is None else components
-        self._table: dict[int, Known] = {}
+        #: Objects of the run by their identity.
+        self.table: dict[int, Known] = {}
         self._memories: dict[tuple[str, int], MemoryTrack] = {}
         self._given: list[Known] = []
         #: Keys of memory that is another's, and arrays of registered state, which may be that other.
@@ -183,15 +75,39 @@ class Lineage:
         #: Containers, where calls returned them, and the keys of their items.
         self.layouts: list[tuple[CallRecord, Path, tuple[Key, ...]]] = []
         self._writes = writes
+        self.stamps = Stamps()
+        torch = torch_module()
+        self._tensors = frozenset() if torch is None else frozenset({torch.Tensor, torch.nn.Parameter})
+        #: Arrays of memory of their own that nobody has used yet: most are never asked for.
+        self._fresh: list[Known] = []
 
     @property
     def memories(self) -> Iterable[MemoryTrack]:
         """All memory in which an array of the run lies."""
+        self._place_all()
         return self._memories.values()
 
-    def memory(self, key: tuple[str, int]) -> MemoryTrack | None:
-        """Memory by its key."""
-        return self._memories.get(key)
+    def memory(self, key: MemoryKey) -> MemoryTrack | None:
+        """Memory by its key; None if no array is known to lie there."""
+        track = self._memories.get(key)
+        if track is None and key[0] == "numpy":
+            known = self.table.get(key[1])
+            if known is not None and known.memory is FRESH:
+                return self.place_fresh(known)
+        return track
+
+    def place_fresh(self, known: Known) -> MemoryTrack:
+        """Follow the memory of an array that is used for the first time."""
+        key = ("numpy", id(known.obj))
+        track = known.memory = self._memories[key] = MemoryTrack(key, known.obj, known.record)
+        track.wholes.append(known)
+        return track
+
+    def _place_all(self) -> None:
+        for known in self._fresh:
+            if known.memory is FRESH:
+                self.place_fresh(known)
+        self._fresh.clear()
 
     # containers that are changed in place ------------------------------------------------------------------
 
@@ -199,16 +115,15 @@ class Lineage:
         """Yield the containers in a value that can be changed, with the identities of their items."""
         if isinstance(raw, RawPack):
             if can_change(raw.whole):
-                parts = take_apart(raw.whole)
-                yield raw, () if parts is None else tuple(map(id, parts.items))
+                yield raw, ids_of(raw.whole) or ()
             for item in raw.items:
                 yield from self.containers(item, depth + 1)
         elif raw.items is not None:
             if can_change(raw.obj):
                 yield raw, raw.items
-            parts = take_apart(raw.obj)
+            parts = take_apart(raw.obj) if raw.has_inner else None
             for item in () if parts is None else parts.items:
-                inner = self._table.get(id(item))
+                inner = self.table.get(id(item))
                 if inner is not None and inner.items is not None and depth < DEEPEST:
                     yield from self.containers(inner, depth + 1)
 
@@ -227,27 +142,31 @@ class Lineage:
     def changed_arguments(self) -> Iterator[Known]:
         """Yield containers in the region's arguments that are not as they were, and no call did it."""
         for known in self._given:
-            parts = take_apart(known.obj)
-            if parts is None or tuple(map(id, parts.items)) != known.items:
+            if ids_of(known.obj) != known.items:
                 yield known
 
     # values that reach a call ------------------------------------------------------------------------------
 
     def resolve(self, value: Any, arrays: list[Known], depth: int = 0) -> Raw:
         """Return where a value comes from, and add the arrays in it to `arrays`."""
-        known = self._table.get(id(value))
+        known = self.table.get(id(value))
         if known is not None:
             if known.memory is not None:
+                if known.memory is FRESH:
+                    self.place_fresh(known)
                 arrays.append(known)
                 return known
             if known.items is None:
                 return known
-            parts = take_apart(value)
-            if parts is not None and known.items == tuple(map(id, parts.items)):
-                arrays.extend(known.arrays)
+            if known.items == ids_of(value):
+                for array in known.arrays:
+                    if array.memory is FRESH:
+                        self.place_fresh(array)
+                    arrays.append(array)
                 return known
+            parts = take_apart(value)
         elif type(value) in _SCALARS:
-            known = self._table[id(value)] = Known(value, None)
+            known = self.table[id(value)] = Known(value, None)
             return known
         elif is_array(value):
             known = self._array(value)
@@ -256,7 +175,7 @@ class Lineage:
         else:
             parts = take_apart(value)
         if parts is None or depth > DEEPEST:
-            known = self._table[id(value)] = Known(value, None)
+            known = self.table[id(value)] = Known(value, None)
             if self._writes and self._follows(value):
                 self._place(known, ("object", id(value)))
                 arrays.append(known)
@@ -269,7 +188,7 @@ class Lineage:
 
     def unexplained(self) -> Iterator[Known]:
         """Yield arrays and objects that no call returned and no argument held: there before the run."""
-        for known in self._table.values():
+        for known in self.table.values():
             if known.record is None and not known.external and known.memory is not None and not known.view:
                 yield known
 
@@ -277,10 +196,12 @@ class Lineage:
         """Return the key of an array's memory; tensors on numpy's memory have that of numpy's array."""
         key = memory_key(array)
         known = self._same.get(key)
-        if known is not None or key in self._memories:
+        if known is not None or self.memory(key) is not None:
             return known or key
         borrowed = is_borrowed(array)
-        self._borrowed = self._borrowed or borrowed
+        if borrowed:
+            self._borrowed = True
+            self._place_all()
         if borrowed or (self._borrowed and key[0] == "numpy"):
             known = self._same[key] = self._overlapping(array) or key
         return known or key
@@ -299,7 +220,7 @@ class Lineage:
     def _array(self, value: Any) -> Known:
         """Make an unknown array known, as a view of a known one if it is."""
         key = self._key(value)
-        track = self._memories.get(key)
+        track = self.memory(key)
         made = None
         if track is not None:
             for whole in reversed(track.wholes):
@@ -311,13 +232,13 @@ class Lineage:
         if made is None:
             made = Known(value, None)
         self._place(made, key)
-        self._table[id(value)] = made
+        self.table[id(value)] = made
         return made
 
     def _place(self, known: Known, key: MemoryKey) -> None:
-        track = self._memories.get(key)
+        track = self.memory(key)
         if track is None:
-            track = self._memories[key] = MemoryTrack(key, known.obj)
+            track = self._memories[key] = MemoryTrack(key, known.obj if is_array(known.obj) else None)
         if known.view is None and (known.record is not None or known.external):
             track.wholes.append(known)
         known.memory = track
@@ -356,45 +277,69 @@ class Lineage:
 
     def stands_for(self, reference: Any, record: CallRecord) -> None:
         """Make a reference known that remote calls take in place of what a call returned."""
-        self._table[id(reference)] = Known(reference, record)
+        self.table[id(reference)] = Known(reference, record)
 
     def _enter(
         self, value: Any, record: CallRecord | None, path: Path, event: int, external: bool = False
     ) -> Raw:
         cls = type(value)
-        known = self._table.get(id(value))
-        if cls in _SCALARS or is_shared(value):
-            if record is not None and cls is not float and is_shared(value):
-                self.shared.append((record, path, value))
-            made = Known(value, record, path, external)
-            # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
-            if cls is float or not is_shared(value) or (external and known is None):
-                self._table[id(value)] = made
-            elif external and known is not None and known.external:
-                known.places += (path,)
-            return made
+        known = self.table.get(id(value))
+        if cls is np.ndarray:
+            if known is None:
+                if value.base is None and not self._borrowed and record is not None:
+                    return self._enter_fresh(value, record, path, event)
+            elif record is not None and record.was_given(value):
+                return known
+            return self._enter_array(value, known, record, path, event, external)
+        if cls not in _CONTAINERS and cls not in self._tensors and (cls in _SCALARS or is_shared(value)):
+            return self._enter_value(value, known, record, path, external)
         if known is not None and known.items is None and record is not None and record.was_given(value):
             return known
-        made = Known(value, record, path, external)
-        if cls not in _CONTAINERS and is_array(value):
-            self._enter_array(made, known, event)
-            self._table[id(value)] = made
-            return made
         parts = take_apart(value) if len(path) < DEEPEST else None
-        if parts is None:
-            if self._writes and self._follows(value):
-                self._enter_array(made, known, event)
-            self._table[id(value)] = made
+        if parts is not None:
+            return self._enter_container(value, parts, record, path, event, external)
+        if is_array(value) or (self._writes and self._follows(value)):
+            return self._enter_array(value, known, record, path, event, external)
+        made = self.table[id(value)] = Known(value, record, path, external)
+        return made
+
+    def _enter_value(
+        self, value: Any, known: Known | None, record: CallRecord | None, path: Path, external: bool
+    ) -> Known:
+        """A number, a text, or another value that Python may share."""
+        made = Known(value, record, path, external)
+        if not is_shared(value):
+            self.table[id(value)] = made
             return made
-        if record is not None and parts.keys:
-            self.layouts.append((record, path, parts.keys))
+        if record is not None:
+            self.shared.append((record, path, value))
+        # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
+        if external and known is None:
+            self.table[id(value)] = made
+        elif external and known is not None and known.external:
+            known.places += (path,)
+        return made
+
+    def _enter_container(
+        self,
+        value: Any,
+        parts: Parts,
+        record: CallRecord | None,
+        path: Path,
+        event: int,
+        external: bool,
+    ) -> Raw:
+        """A container that a call returned, or that came with the region's arguments."""
+        kind, keys, held = parts
+        if record is not None and keys:
+            self.layouts.append((record, path, keys))
         items: list[Raw] = []
         arrays: list[Known] = []
-        is_whole = True
-        for key, item in zip(*parts[1:]):  # noqa: B905  (as many keys as items)
-            if type(item) is float:  # as below, without a call
-                number = Known(item, record, (*path, key), external)
-                self._table[id(item)] = number
+        table = self.table
+        is_whole, has_inner = True, False
+        for key, item in zip(keys, held):  # noqa: B905  (as many keys as items)
+            if type(item) is float:
+                number = table[id(item)] = Known(item, record, (*path, key), external)
                 items.append(number)
                 continue
             raw = self._enter(item, record, (*path, key), event, external)
@@ -403,51 +348,71 @@ class Lineage:
                 is_whole = False
             elif raw.memory is not None:
                 arrays.append(raw)
-            elif raw.arrays:
+            elif raw.items is not None:
+                has_inner = True
                 arrays += raw.arrays
         if not is_whole:
-            return RawPack(parts.kind, parts.keys, items, value)
-        made.items = tuple(map(id, parts.items))
+            return RawPack(kind, keys, items, value)
+        made = Known(value, record, path, external)
+        made.items = tuple(map(id, held))
+        made.has_inner = has_inner
         if arrays:
             made.arrays = tuple(arrays)
-        if items or cls is not tuple:  # all empty tuples are one object
-            self._table[id(value)] = made
+        if items or type(value) is not tuple:  # all empty tuples are one object
+            table[id(value)] = made
         if external and can_change(value):
             self._given.append(made)
         return made
 
-    def _enter_array(self, made: Known, known: Known | None, event: int) -> None:
-        """An array or object that a call returned, or that came with the region's arguments."""
-        key = self._key(made.obj) if is_array(made.obj) else ("object", id(made.obj))
-        record = made.record
-        track = self._memories.get(key)
+    def _enter_fresh(self, value: Any, record: CallRecord, path: Path, event: int) -> Known:
+        """An array of numpy that owns its memory and was never seen: usually a result made just now."""
+        if ("numpy", id(value)) in self._memories:  # but views of it were
+            return self._enter_array(value, None, record, path, event, False)
+        made = self.table[id(value)] = Known(value, record, path)
+        made.memory = FRESH
+        self._fresh.append(made)
         if self._writes:
-            made.stamp, made.stamped_at = stamp_of(made.obj), event
+            made.stamp, made.stamped_at = self.stamps.take(value), event
+        return made
+
+    def _enter_array(
+        self,
+        value: Any,
+        known: Known | None,
+        record: CallRecord | None,
+        path: Path,
+        event: int,
+        external: bool,
+    ) -> Known:
+        """An array or object that a call returned, or that came with the region's arguments."""
+        made = Known(value, record, path, external)
+        if type(value) is np.ndarray:
+            key = ("numpy", id(value)) if value.base is None and not self._borrowed else self._key(value)
+        else:
+            key = self._key(value) if is_array(value) else ("object", id(value))
+        track = self.memory(key)
+        if self._writes:
+            made.stamp, made.stamped_at = self.stamps.take(value), event
         if track is None:
-            track = self._memories[key] = MemoryTrack(key, made.obj)
-            track.creator = record
+            array = value if key[0] != "object" else None
+            track = self._memories[key] = MemoryTrack(key, array, record)
         elif record is not None:
             before = known or (track.wholes[-1] if track.wholes else None)
             if self._writes and before is not None:
-                again = made.stamp if before.obj is made.obj else stamp_of(before.obj)
-                if before.stamp is not None and again != before.stamp and track.written_at < event:
+                changed, before.stamp = self.stamps.renewed(before.obj, before.stamp)
+                if changed and track.written_at < event:
                     track.write(record, event)
-                before.stamp, before.stamped_at = again, event
-            track.uses.append(record)
+                before.stamped_at = event
+            track.use(record)
         track.wholes.append(made)
         made.memory = track
+        self.table[id(value)] = made
+        return made
 
 
-def can_change(container: Any) -> bool:
-    """Whether a container can be changed in place."""
-    return not isinstance(container, tuple)
-
-
-def leaves_of(raw: Raw) -> Iterator[Known]:
-    """Yield what a value is made of, and the arrays in containers that a call returned."""
-    if isinstance(raw, RawPack):
-        for item in raw.items:
-            yield from leaves_of(item)
-    else:
-        yield raw
-        yield from raw.arrays
+def ids_of(container: Any) -> tuple[int, ...] | None:
+    """Return the identities of the items of a container; None if it is none any more."""
+    if type(container) is list or type(container) is tuple:
+        return tuple(map(id, container))
+    parts = take_apart(container)
+    return None if parts is None else tuple(map(id, parts.items))

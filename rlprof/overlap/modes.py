@@ -35,18 +35,21 @@ class TorchModes(NamedTuple):
     autocast_cache: bool = True
 
 
+#: Modes of most calls, by `grad` and `inference`: made once, since every recorded call asks.
+_WITHOUT_AUTOCAST = {(g, i): TorchModes(g, i) for g in (False, True) for i in (False, True)}
+
+
 def current_modes() -> TorchModes | None:
     """Return the modes of this thread; None if the program has not imported torch."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "is_inference_mode_enabled"):  # it may be importing
         return None
-    on = tuple((d, str(torch.get_autocast_dtype(d))) for d in _DEVICES if torch.is_autocast_enabled(d))
-    return TorchModes(
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        on,
-        torch.is_autocast_cache_enabled() if on else True,
-    )
+    is_on = torch.is_autocast_enabled
+    modes = _WITHOUT_AUTOCAST[torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    if not is_on("cpu") and not is_on("cuda"):
+        return modes
+    on = tuple((d, str(torch.get_autocast_dtype(d))) for d in _DEVICES if is_on(d))
+    return TorchModes(modes.grad, modes.inference, on, torch.is_autocast_cache_enabled())
 
 
 @contextmanager

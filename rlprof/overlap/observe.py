@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlprof.capture import recorder as _recorder
 from rlprof.capture.annotate import annotate
 from rlprof.overlap.context import CallContext
@@ -17,8 +19,8 @@ from rlprof.overlap.errors import WrapError
 from rlprof.overlap.remote import is_reference, when_ready
 
 if TYPE_CHECKING:
+    from rlprof.overlap.call_record import CallRecord
     from rlprof.overlap.node import ExecutionNode
-    from rlprof.overlap.trace import CallRecord
 
 _now_ns = time.monotonic_ns
 
@@ -28,9 +30,9 @@ class Observation:
 
     __slots__ = ("range", "record")
 
-    def __init__(self) -> None:
+    def __init__(self, record: CallRecord | None = None) -> None:
         self.range: Any = None
-        self.record: CallRecord | None = None
+        self.record = record
 
 
 def start(
@@ -53,7 +55,7 @@ def start(
         context.range_thread = threading.get_ident()
     if run is not None:
         observation.record = record = run.open(node, context, args, kwargs)
-        if run.devices.present:
+        if run.has_devices:
             record.device = run.devices.mark()
         record.start_ns = _now_ns()
     return observation
@@ -99,14 +101,47 @@ def _end_rest(
         node.program.ended(node, context, error)
 
 
+#: What most calls return: no coroutine, generator or future, so that nothing else has to be asked.
+_RESULTS = frozenset({type(None), bool, int, float, str, bytes, tuple, list, dict, np.ndarray})
+
+
 def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a node while somebody looks."""
+    run = context.run
+    if run is None or run.has_devices or node.program.has_hooks or _recorder.current is not None:
+        return _observed(node, context, args, kwargs)
+    # the same for a recorded call and nothing else, in fewer steps: the usual case
+    context.args, context.kwargs = args, kwargs
+    record = run.open(node, context, args, kwargs)
+    record.start_ns = _now_ns()
+    try:
+        result = node.switch.target(*args, **kwargs)
+    except BaseException as error:
+        end_call(node, context, Observation(record), None, error)
+        raise
+    if type(result) in _RESULTS:
+        record.return_ns = _now_ns()
+        run.close(record, result)
+        if node.children:
+            node.program.ended(node, context, None)
+        return result
+    return _returned(node, context, Observation(record), result)
+
+
+def _observed(
+    node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     observation = start(node, context, args, kwargs)
     try:
         result = node.switch.target(*args, **kwargs)
     except BaseException as error:
         end_call(node, context, observation, None, error)
         raise
+    return _returned(node, context, observation, result)
+
+
+def _returned(node: ExecutionNode, context: CallContext, observation: Observation, result: Any) -> Any:
+    """End a call that has returned, now or when its result is there."""
     if type(result) is CoroutineType:
         context.pending = observation
         return result

@@ -13,8 +13,9 @@ from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.forms import common
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.remote import watching_fetches
-from rlprof.overlap.trace import RunTrace, Watch
+from rlprof.overlap.trace import RunTrace
 from rlprof.overlap.values import is_array, memory_key, take_apart
+from rlprof.overlap.watch import Watch
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode

@@ -3,6 +3,9 @@
 Attributes, items of containers, write counters of tensors, contents of small arrays and states of random
 generators. Values are compared by identity (numbers and text by value) and kept alive, so that no other
 object takes their place. What lies deeper than a few levels, and large arrays, is not looked at.
+
+A look comes before and after every recorded call, so it is made of few steps: what has not changed yet is
+compared with copies in one step; what has, piece by piece.
 """
 
 from __future__ import annotations
@@ -10,15 +13,16 @@ from __future__ import annotations
 import collections
 import pickle
 import random
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable
+from itertools import islice, zip_longest
+from operator import attrgetter, is_
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import SMALL_BYTES, torch_module
+from rlprof.overlap.values import SMALL_BYTES, copy_of, is_array, torch_module
 
 #: Items of a container that are looked at; of a larger one its length, and the first and last.
 _ITEMS = 256
@@ -26,7 +30,9 @@ _ITEMS = 256
 _PARTS = 200
 #: Levels of objects, and of containers in each.
 _OBJECTS, _CONTAINERS = 2, 3
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
+_PARTLESS: tuple[Any, ...] = (*_PLAIN, np.generic, type)
+_COMPARED = frozenset({dict, collections.OrderedDict, collections.defaultdict, list, collections.deque, set})
 _SEQUENCES = (list, collections.deque, set)
 #: Packages whose objects are handles, locks, threads, or rlprof's own.
 _FOREIGN = frozenset(
@@ -37,8 +43,12 @@ _FOREIGN = frozenset(
     }
 )  # fmt: skip
 
-#: Of one part: what it is called, the thing, how to read it, and what was there.
+#: Generators of numpy whose state is a few numbers.
+_NUMBERED = frozenset({"PCG64", "PCG64DXSM"})
+
+#: Returns what an object holds.
 _Reader = Callable[[Any], tuple[Any, ...]]
+_dict_of = attrgetter("__dict__")
 
 
 def _attributes(value: Any) -> tuple[Any, ...]:
@@ -58,6 +68,10 @@ def _sequence(value: Any) -> tuple[Any, ...]:
     )
 
 
+def _contents(value: Any) -> tuple[Any, ...]:
+    return (copy_of(value),)
+
+
 def _bytes(value: Any) -> tuple[Any, ...]:
     return (bytes(value) if isinstance(value, bytearray) else value.tobytes(),)
 
@@ -73,15 +87,24 @@ def _generator(value: Any) -> tuple[Any, ...]:
     if isinstance(value, random.Random):
         return (value.getstate(),)
     if isinstance(value, np.random.Generator):
-        return (pickle.dumps(value.bit_generator.state),)
+        state = value.bit_generator.state
+        return (state,) if state["bit_generator"] in _NUMBERED else (pickle.dumps(state),)
     if isinstance(value, np.random.RandomState):
         return (pickle.dumps(value.get_state()),)
     return (value.get_state().numpy().tobytes(),)
 
 
+#: Readers of what holds other things.
+_HOLDERS = (_attributes, _mapping, _sequence)
+
+
 def reader_of(value: Any) -> _Reader | None:
     """Return what reads the parts of an object; None if none could change, or none can be seen."""
-    if isinstance(value, (*_PLAIN, np.generic, type)):
+    if type(value) is np.ndarray:
+        if value.nbytes > SMALL_BYTES or value.dtype.hasobject:
+            return None
+        return _contents if value.flags.c_contiguous and value.dtype.kind not in "mM" else _bytes
+    if isinstance(value, _PARTLESS):
         return None
     if isinstance(value, dict):
         return _mapping
@@ -113,40 +136,78 @@ def has_attributes(value: Any) -> bool:
     return reader_of(value) is _attributes
 
 
+#: What waits to be looked into: name, thing, levels of objects and of containers above it, root.
+_Waiting = tuple[str, Any, int, int, str]
+
+
 class _Part:
-    __slots__ = ("name", "reader", "root", "seen", "thing")
+    """One thing that is looked at.
 
-    def __init__(self, name: str, thing: Any, reader: _Reader, root: str) -> None:
+    Attributes
+    ----------
+    objects, containers : int
+        Levels above it.
+    holders : int
+        How often other parts, or roots, hold it.
+    opens : bool
+        What it holds is looked at too.
+    seen : tuple
+        What its reader returned at the last look.
+    """
+
+    __slots__ = ("containers", "holders", "name", "objects", "opens", "reader", "root", "seen", "thing")
+
+    def __init__(
+        self, name: str, thing: Any, reader: _Reader, root: str, objects: int, containers: int
+    ) -> None:
         self.name, self.thing, self.reader, self.root = name, thing, reader, root
-        self.seen = _read(reader, thing)
+        self.objects, self.containers = objects, containers
+        self.holders, self.opens = 1, False
+        self.seen = self.read()
+
+    def read(self) -> tuple[Any, ...]:
+        """Return what it holds now."""
+        try:
+            return self.reader(self.thing)
+        except RuntimeError:  # another thread changed its size in between
+            return ()
+
+    def items(self, seen: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of what its reader returned, what may be parts themselves."""
+        return seen if self.reader is _sequence else seen[len(seen) // 2 :]
+
+    def keys(self, seen: tuple[Any, ...]) -> Iterable[Any]:
+        """Attributes, keys or places of `items`."""
+        return range(len(seen)) if self.reader is _sequence else seen[: len(seen) // 2]
+
+    def inside(self, key: Any, item: Any) -> _Waiting:
+        """Return what is to be looked into for one of its items."""
+        if self.reader is _attributes:
+            return f"{self.name}.{key}", item, self.objects + 1, 0, self.root
+        return f"{self.name}[{key!r}]", item, self.objects, self.containers + 1, self.root
 
 
-def _read(reader: _Reader, thing: Any) -> tuple[Any, ...]:
-    try:
-        return reader(thing)
-    except RuntimeError:  # another thread changed its size in between
-        return ()
+#: A part that holds other objects than before, perhaps equal ones, and what it held before.
+Change = tuple[_Part, tuple[Any, ...]]
 
 
 def _differ(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    try:  # quick where the items are the same objects
-        if before == now:
-            return False
-    except Exception:  # arrays, and whatever else cannot be compared so
-        pass
     return len(before) != len(now) or not all(map(_equal, before, now))
 
 
 def _equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
-    if type(a) is not type(b):
+    if type(a) is not type(b) or is_array(a):
         return False
-    return isinstance(a, (*_PLAIN, tuple)) and bool(a == b or (a != a and b != b))  # noqa: PLR0124 (NaN)
+    try:
+        return bool(a == b or (a != a and b != b))  # noqa: PLR0124 (NaN)
+    except Exception:  # whatever cannot be compared so
+        return False
 
 
 class Snapshot:
-    """What some objects hold at one time.
+    """What some objects held at the last look.
 
     Parameters
     ----------
@@ -162,69 +223,227 @@ class Snapshot:
         self, roots: dict[str, Any], skip: frozenset[int] = frozenset(), objects: int = _OBJECTS
     ) -> None:
         self.roots, self.skip, self.objects = roots, skip, objects
-        self.parts: list[_Part] = []
+        #: Ids of objects and containers that have changed before: they are looked at one by one.
+        self._lively: set[int] = set()
         self._take()
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Snapshot):
-            return NotImplemented
-        mine, theirs = self.parts, other.parts
-        return len(mine) == len(theirs) and not any(
-            a.thing is not b.thing or _differ(a.seen, b.seen) for a, b in zip(mine, theirs, strict=True)
-        )
+    def renew(self) -> bool:
+        """Make it a snapshot of now; say whether something has changed since the last look."""
+        moved = self.look()
+        return bool(moved) and any(_differ(before, part.seen) for part, before in moved)
 
-    __hash__ = None  # type: ignore[assignment]
+    def changed(self, moved: Iterable[Change] | None = None) -> list[tuple[str, str]]:
+        """Return root and name of what has changed since the last look; the snapshot is of now afterwards.
+
+        Parameters
+        ----------
+        moved : iterable of Change, optional
+            What `look` has just returned; by default it looks now.
+        """
+        return [
+            (part.root, name)
+            for part, before in (self.look() if moved is None else moved)
+            if _differ(before, part.seen)
+            for name in _named(part, before)
+        ]
+
+    # finding what there is to look at ----------------------------------------------------------------------
 
     def _take(self) -> None:
-        self.parts = []
-        seen: set[int] = set(self.skip)
-        queue = collections.deque((name, root, 0, 0, name) for name, root in self.roots.items())
-        while queue and len(self.parts) < _PARTS:
+        """Find all parts anew."""
+        self.parts: dict[int, _Part] = {}
+        #: There are more than are looked at.
+        self._is_full = False
+        #: Only finding them anew tells which there are; only sorting them anew, how they are looked at.
+        self._is_stale = self._is_unsorted = False
+        self._single: dict[int, _Part] = {}
+        self._arrays: dict[int, _Part] = {}
+        self._calm: dict[int, _Part] = {}
+        self._tensors: dict[int, _Part] = {}
+        self._open(collections.deque((name, root, 0, 0, name) for name, root in self.roots.items()), _PARTS)
+        self._lively &= self.parts.keys()
+        self._sort()
+
+    def _open(self, queue: collections.deque[_Waiting], limit: int) -> None:
+        """Look into what waits, nearest first."""
+        parts = self.parts
+        while queue:
             name, thing, objects, containers, root = queue.popleft()
+            key = id(thing)
+            known = parts.get(key)
+            if known is not None:
+                known.holders += 1
+                if known.reader in _HOLDERS and (objects, containers) < (known.objects, known.containers):
+                    self._is_stale = True  # there is more of it to look at
+                continue
+            if key in self.skip:
+                continue
+            if len(parts) >= limit:
+                self._is_full = True
+                return
             try:
                 reader = reader_of(thing)
-                if reader is None or id(thing) in seen:
+                if reader is None:
                     continue
-                seen.add(id(thing))
-                self.parts.append(_Part(name, thing, reader, root))
+                part = parts[key] = _Part(name, thing, reader, root, objects, containers)
             except Exception:  # a proxy of what is gone, an object that lies about its class
                 continue
-            if reader is _attributes and objects < self.objects:
-                items = [(f"{name}.{key}", item) for key, item in list(thing.__dict__.items())]
-                queue.extend((*item, objects + 1, 0, root) for item in items)
-            elif reader in (_mapping, _sequence) and containers < _CONTAINERS and len(thing) <= _ITEMS:
-                found = list(thing.items()) if reader is _mapping else list(enumerate(list(thing)))
-                queue.extend((f"{name}[{k!r}]", v, objects, containers + 1, root) for k, v in found)
+            (self._arrays if reader is _contents else self._single)[key] = part
+            part.opens = self._opens(part)
+            if part.opens:
+                queue.extend(
+                    part.inside(key, item)
+                    for key, item in zip(part.keys(part.seen), part.items(part.seen), strict=True)
+                    if type(item) not in _PLAIN
+                )
 
-    def changed(self) -> list[tuple[str, str]]:
-        """Return root and name of what has changed since the last look; the snapshot is of now afterwards."""
-        found = []
-        for part in self.parts:
-            now = _read(part.reader, part.thing)
-            if _differ(part.seen, now):
-                found += [(part.root, name) for name in _named(part, now)]
-        if found:
+    def _opens(self, part: _Part) -> bool:
+        if part.reader is _attributes:
+            return part.objects < self.objects
+        return part.reader in _HOLDERS and part.containers < _CONTAINERS and len(part.thing) <= _ITEMS
+
+    def _sort(self) -> None:
+        """Sort the parts by how they are looked at: what has not changed yet as one row."""
+        self._is_unsorted = False
+        self._calm, self._single, self._tensors = {}, {}, {}
+        self._owners: list[Any] = []
+        self._things: list[Any] = []
+        self._copies: list[Any] = []
+        for key, part in self.parts.items():
+            if key in self._arrays:
+                continue
+            if part.reader is _version and part.seen:
+                self._tensors[key] = part
+                continue
+            is_object = part.reader is _attributes
+            held = part.thing.__dict__ if is_object else part.thing
+            # classes that compare in ways of their own are left out
+            compared = part.reader in _HOLDERS and type(held) in _COMPARED
+            if key in self._lively or not compared or (not is_object and len(held) > _ITEMS):
+                self._single[key] = part
+                continue
+            self._calm[key] = part
+            if is_object:
+                self._owners.append(part.thing)
+            self._things.append(held)
+            self._copies.append(dict(held) if isinstance(held, dict) else held.copy())
+        self._dicts = [_dict_of(owner) for owner in self._owners]
+        self._versions = [part.seen[0] for part in self._tensors.values()]
+
+    # looking -----------------------------------------------------------------------------------------------
+
+    def look(self) -> list[Change]:
+        """Return what may have changed since the last look; the snapshot is of now afterwards."""
+        moved = _moved(self._single.values()) if self._single else []
+        for part in self._arrays.values():
+            if (part.seen[0] == part.thing) is not True:
+                moved.append((part, part.seen))
+                part.seen = part.read()
+        if not self._is_calm():
+            found = _moved(self._calm.values())
+            self._lively.update(id(part.thing) for part, _ in found)
+            self._is_unsorted = True
+            moved += found
+        if self._tensors and self._have_versions_changed():
+            moved += _moved(self._tensors.values())
+            self._versions = [part.seen[0] for part in self._tensors.values() if part.seen]
+        for part, before in moved:
+            if part.reader in _HOLDERS:
+                self._exchange(part, before)
+        if self._is_stale:
             self._take()
-        return found
+        elif self._is_unsorted:
+            self._sort()
+        return moved
 
-    def renew(self) -> None:
-        """Make it a snapshot of now."""
-        for part in self.parts:
-            now = _read(part.reader, part.thing)
-            if _differ(part.seen, now):
-                self._take()
-                return
+    def _is_calm(self) -> bool:
+        """Whether what has not changed yet has not now either."""
+        try:
+            # what is the same object is equal without being looked at
+            return self._things == self._copies and all(map(is_, map(_dict_of, self._owners), self._dicts))
+        except Exception:  # arrays that cannot be compared so, a size that another thread changes
+            return False
+
+    def _have_versions_changed(self) -> bool:
+        try:
+            return [part.thing._version for part in self._tensors.values()] != self._versions
+        except (RuntimeError, AttributeError):
+            return True
+
+    def _exchange(self, part: _Part, before: tuple[Any, ...]) -> None:
+        """Look at what a part holds now instead of what it held before."""
+        if part.opens != self._opens(part):
+            self._is_stale = True
+        if self._is_stale or not part.opens:
+            return
+        now, come, gone = part.seen, collections.deque[_Waiting](), []
+        for key, item, was in zip_longest(part.keys(now), part.items(now), part.items(before)):
+            if item is not was:
+                if type(item) not in _PLAIN:
+                    come.append(part.inside(key, item))
+                if type(was) not in _PLAIN:
+                    gone.append(was)
+        if not come and not gone:
+            return
+        held = [(found, found.holders) for was in gone if (found := self.parts.get(id(was))) is not None]
+        self._open(come, 2 * _PARTS)
+        for was in gone:
+            self._drop(was)
+        for found, holders in held:
+            # others hold it: perhaps only what it holds itself
+            if 0 < found.holders < holders and found.reader in _HOLDERS:
+                self._is_stale = True
+        if self._is_full and len(self.parts) < _PARTS:
+            self._is_stale = True
+
+    def _drop(self, thing: Any) -> None:
+        key = id(thing)
+        part = self.parts.get(key)
+        if part is None:
+            return
+        part.holders -= 1
+        if part.holders:
+            return
+        del self.parts[key]
+        self._arrays.pop(key, None)
+        self._single.pop(key, None)
+        self._lively.discard(key)
+        if key in self._calm or key in self._tensors:
+            self._is_unsorted = True
+        if part.opens:
+            for item in part.items(part.seen):
+                if type(item) not in _PLAIN:
+                    self._drop(item)
+                    inner = self.parts.get(id(item))
+                    if inner is not None and inner.reader in _HOLDERS:
+                        self._is_stale = True
 
 
-def _named(part: _Part, now: tuple[Any, ...]) -> list[str]:
+def _moved(parts: Iterable[_Part]) -> list[Change]:
+    """Look at parts one by one; return those that hold other objects than before."""
+    found = []
+    for part in parts:
+        before = part.seen
+        try:
+            now = part.reader(part.thing)
+        except RuntimeError:  # as in `_Part.read`
+            now = ()
+        if len(before) != len(now) or not all(map(is_, before, now)):
+            if part.reader is not _generator or before != now:  # its numbers are made anew at every look
+                found.append((part, before))
+            part.seen = now
+    return found
+
+
+def _named(part: _Part, before: tuple[Any, ...]) -> list[str]:
     if part.reader is not _attributes and part.reader is not _mapping:
         return [part.name]
-    before, after = _items(part.seen), _items(now)
+    was, now = _items(before), _items(part.seen)
     missing = object()
     names = [
         f"{part.name}.{key}" if part.reader is _attributes else f"{part.name}[{key!r}]"
-        for key in dict.fromkeys([*after, *before])
-        if not _equal(before.get(key, missing), after.get(key, missing))
+        for key in dict.fromkeys([*now, *was])
+        if not _equal(was.get(key, missing), now.get(key, missing))
     ]
     return names or [part.name]
 

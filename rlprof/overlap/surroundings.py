@@ -7,16 +7,107 @@ names, those that nodes are bound to, and registered state.
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlprof.overlap.snapshots import Snapshot, has_attributes, reader_of
+from rlprof.overlap.snapshots import Change, Snapshot, has_attributes, reader_of
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
     from rlprof.overlap.program import Program
+
+
+#: What a variable that has no value counts as.
+_UNSET = object()
+_UNSETS = repeat(_UNSET)
+_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"})
+
+
+class Bindings:
+    """What the variables of enclosing functions and of modules that some functions name are bound to.
+
+    Parameters
+    ----------
+    functions : iterable of function
+        Whose code, and that of functions in it, is looked at.
+    """
+
+    def __init__(self, functions: Iterable[FunctionType]) -> None:
+        cells: dict[int, tuple[str, CellType]] = {}
+        named: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
+        for function in functions:
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                cells.setdefault(id(cell), (name, cell))
+            held = named.setdefault(id(function.__globals__), (function.__globals__, {}))
+            held[1].update(dict.fromkeys(sorted(_global_names(function.__code__))))
+        self._cells = [cell for _, cell in cells.values()]
+        self._globals = [(module.get, tuple(names)) for module, names in named.values()]
+        self._names = [name for name, _ in cells.values()]
+        self._names += [name for _, names in self._globals for name in names]
+        self._note(self._read())
+
+    def _read(self) -> list[Any]:
+        found = [_contents(cell) for cell in self._cells]
+        for get, names in self._globals:
+            found += map(get, names, _UNSETS)
+        return found
+
+    def _note(self, seen: list[Any]) -> None:
+        """Keep what was seen, in the form in which `changed` compares it."""
+        self._seen = seen
+        self._held = list(zip(self._cells, seen, strict=False))
+        self._bound, first = [], len(self._cells)
+        for get, names in self._globals:
+            self._bound.append((get, names, seen[first : first + len(names)]))
+            first += len(names)
+
+    def _is_same(self) -> bool:
+        try:
+            for cell, value in self._held:
+                if cell.cell_contents is not value:
+                    return False
+        except ValueError:  # not yet assigned
+            return False
+        for get, names, values in self._bound:  # noqa: SIM110 (a generator takes twice as long)
+            if not all(map(is_, map(get, names, _UNSETS), values)):
+                return False
+        return True
+
+    def changed(self) -> list[str]:
+        """Return the names of variables that are bound to something else than at the last look."""
+        if self._is_same():
+            return []
+        now, before = self._read(), self._seen
+        self._note(now)
+        return list(dict.fromkeys(n for n, a, b in zip(self._names, now, before, strict=True) if a is not b))
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield names and values as they were at the last look."""
+        for name, value in zip(self._names, self._seen, strict=True):
+            if value is not _UNSET:
+                yield name, value
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _UNSET
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Names of variables of the module, without those of attributes."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _GLOBAL}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
+    return names
 
 
 class Surroundings:
@@ -37,8 +128,7 @@ class Surroundings:
         ignored = tuple(ignored)
         skip = frozenset(id(item) for item in ignored if not isinstance(item, str))
         self._ignored = frozenset(item for item in ignored if isinstance(item, str))
-        self._functions = [f for node in program.nodes.values() for f in _own_code(node)]
-        self._names = {id(f): _global_names(f.__code__) for f in self._functions}
+        self._bound = Bindings([f for node in program.nodes.values() for f in _own_code(node)])
         roots: dict[str, Any] = {}
         for node in program.nodes.values():
             owner = None if node.is_marked else node.owner
@@ -49,24 +139,49 @@ class Surroundings:
         for value in given:
             if has_attributes(value):  # the region is a method that was wrapped in its class
                 roots.setdefault(_free(roots, type(value).__name__, value), value)
-        for function in self._functions:
-            for name, value in _named_by(function, self._names[id(function)]):
-                if not isinstance(value, (ModuleType, type, FunctionType, MethodType)):
-                    roots.setdefault(name, value)
+        for name, value in self._bound:
+            if not isinstance(value, (ModuleType, type, FunctionType, MethodType)):
+                roots.setdefault(name, value)
         self._around = {id(n.owner) for n in program.nodes.values() if n.children and not n.is_marked}
         self._snapshot = Snapshot(roots, skip)
-        self._bound = self._bindings()
 
-    def _bindings(self) -> dict[str, Any]:
-        """What variables of enclosing functions and of modules are bound to."""
-        return {
-            name: value
-            for function in self._functions
-            for name, value in _named_by(function, self._names[id(function)])
-        }
+    def look(self) -> Changes | None:
+        """Return what has changed since the last look, whoever did it; None: nothing."""
+        names, moved = self._bound.changed(), self._snapshot.look()
+        return Changes(self, names, moved) if names or moved else None
 
-    def changed(self, beside: Iterable[Any] = ()) -> list[str]:
-        """Return the names of what the code between calls has changed since the last look.
+    def outside(self, changes: Changes, beside: Iterable[Any]) -> list[str]:
+        """Return the names of changes that code between calls made; see `Changes.outside`."""
+        running = {id(owner) for owner in beside}
+        found = self._snapshot.changed(changes.moved)
+        if running:
+            sure = self._around - running
+            names = [name for root, name in found if id(self._snapshot.roots[root]) in sure]
+        else:
+            names = [*changes.names, *(name for _, name in found)]
+        return [name for name in names if name not in self._ignored]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was seen to change between two looks.
+
+    Parameters
+    ----------
+    surroundings : Surroundings
+        Who looked.
+    names : list of str
+        Variables.
+    moved : list of Change
+        Parts of objects.
+    """
+
+    surroundings: Surroundings
+    names: list[str]
+    moved: list[Change]
+
+    def outside(self, beside: Iterable[Any] = ()) -> list[str]:
+        """Return the names of what the code between calls has changed.
 
         Parameters
         ----------
@@ -74,29 +189,7 @@ class Surroundings:
             Those whose calls run at this time: then only changes of other objects, to which code between
             calls belongs, are its own for sure.
         """
-        running = {id(owner) for owner in beside}
-        if running:
-            sure = self._around - running
-            found = self._snapshot.changed()
-            self._bound = self._bindings()
-            return [
-                name
-                for root, name in found
-                if id(self._snapshot.roots[root]) in sure and name not in self._ignored
-            ]
-        names = []
-        if self._functions:
-            now = self._bindings()
-            names = [key for key, value in now.items() if self._bound.get(key, self) is not value]
-            self._bound = now
-        names += [name for _, name in self._snapshot.changed()]
-        return [name for name in names if name not in self._ignored] if names else names
-
-    def renew(self) -> None:
-        """Look, and forget what has changed."""
-        if self._functions:
-            self._bound = self._bindings()
-        self._snapshot.renew()
+        return self.surroundings.outside(self, beside)
 
 
 def _free(roots: dict[str, Any], name: str, owner: Any) -> str:
@@ -114,23 +207,3 @@ def _own_code(node: ExecutionNode) -> Iterator[FunctionType]:
     function = inspect.unwrap(getattr(node.native, "__func__", node.native))
     if isinstance(function, FunctionType):
         yield function
-
-
-def _global_names(code: CodeType) -> frozenset[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _global_names(constant)
-    return frozenset(names)
-
-
-def _named_by(function: FunctionType, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not yet assigned
-            continue
-    found = function.__globals__
-    for name in names:
-        if name in found:
-            yield name, found[name]

@@ -7,117 +7,34 @@ The rest waits until the run is over (`rlprof.overlap.assemble`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlprof.overlap.bindings import Path
+from rlprof.overlap.call_record import CallRecord
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.global_random import GlobalRandom
-from rlprof.overlap.lineage import Known, Lineage, Raw, RawPack, is_followed, leaves_of, stamp_of
-from rlprof.overlap.modes import TorchModes, current_modes
+from rlprof.overlap.known import Known, Raw, RawPack
+from rlprof.overlap.lineage import Lineage, ids_of, is_followed
+from rlprof.overlap.modes import current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
-from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.surroundings import Surroundings
 from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
-from rlprof.overlap.values import MemoryKey, at_path, describe, is_array, take_apart, torch_module
+from rlprof.overlap.values import MemoryKey, at_path, describe, is_array, torch_module
+from rlprof.overlap.watch import Watch
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
     from rlprof.overlap.program import Program
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: What was there before a run is looked at around every call, if it is no larger array and not too much.
 _WATCHED_BYTES, _WATCHED = 65_536, 64
-
-
-class CallRecord:
-    """One call, as noted while it runs."""
-
-    # slots: one that had a dict of its own would cost twice as much to make
-    __slots__ = (
-        "accesses", "args", "arrays", "batch_size", "containers", "context", "device", "effects", "end_ns",
-        "failed", "has_inner", "kwargs", "modes", "node", "output", "parent", "random", "return_ns",
-        "start_ns",
-    )  # fmt: skip
-
-    def __init__(self, node: ExecutionNode, context: CallContext, parent: CallRecord | None) -> None:
-        self.node = node
-        self.context = context
-        self.parent = parent
-        self.args: Sequence[Raw] = ()
-        self.kwargs: Mapping[str, Raw] = _NOTHING
-        self.output: Raw | None = None
-        #: Arrays in its arguments.
-        self.arrays: list[Known] = []
-        #: Containers in its arguments that can be changed, with the identities of their items.
-        self.containers: Sequence[tuple[Raw, tuple[int, ...]]] = ()
-        self.accesses: tuple[tuple[Cell, Mode], ...] = ()
-        self.batch_size: int | None = None
-        self.modes: TorchModes | None = None
-        self.has_inner = self.failed = False
-        self.device: Any = None
-        self.start_ns = self.return_ns = self.end_ns = 0
-        #: What its own code changed, if others were called in it.
-        self.effects: Sequence[str] = ()
-        #: Generators of random numbers that belong to everybody, from which it drew.
-        self.random: Sequence[str] = ()
-
-    def was_given(self, value: Any) -> bool:
-        """Whether an object is among its arguments."""
-        return any(
-            known.obj is value for raw in (*self.args, *self.kwargs.values()) for known in leaves_of(raw)
-        )
-
-    @property
-    def id(self) -> str:
-        """As `Invocation.id`."""
-        region = self
-        while region.parent is not None:
-            region = region.parent
-        name = region.node.name
-        return name + self.context.label[len(region.context.label) :]
-
-    def is_below(self, other: CallRecord) -> bool:
-        """Whether this call ran inside the other."""
-        above = self.parent
-        while above is not None:
-            if above is other:
-                return True
-            above = above.parent
-        return False
-
-
-class Watch:
-    """What is looked at before and after every call, because an earlier run saw it change unexplained."""
-
-    def __init__(self, ignored: tuple[object, ...] = ()) -> None:
-        #: Paths in the output of a call; the id "" stands for the region's arguments.
-        self.outputs: dict[str, set[Path]] = {}
-        #: Arrays that are no call's.
-        self.objects: dict[int, Any] = {}
-        #: Arrays and objects that were there before the run, and that calls were given.
-        self.kept: dict[int, Any] = {}
-        #: Generators of random numbers that somebody drew from.
-        self.random: set[str] = set()
-        #: Objects, or names of things, that code between calls may change.
-        self.ignored = ignored
-        self.runs = 0
-
-    def add(self, known: Known) -> bool:
-        """Watch an array in later runs; say whether that is new."""
-        if known.record is None and not known.external:
-            new = id(known.obj) not in self.objects
-            self.objects[id(known.obj)] = known.obj
-            return new
-        paths = self.outputs.setdefault("" if known.record is None else known.record.id, set())
-        new = known.path not in paths
-        paths.add(known.path)
-        return new
 
 
 class RunTrace:
@@ -144,6 +61,7 @@ class RunTrace:
     ) -> None:
         self.program = program
         self.devices = DeviceTimes()
+        self.has_devices = self.devices.present
         self.records: list[CallRecord] = []
         self.lineage = Lineage(writes, _components(program), owned)
         #: Arrays whose contents changed between two looks, and nobody was seen to write; and who saw it.
@@ -160,14 +78,15 @@ class RunTrace:
         self._drawn = GlobalRandom(watch.random)
         self._all_random = GlobalRandom()
         self._random = bool(watch.random)
+        #: There is something to look at around every call; of objects and generators, whatever calls do.
+        self._looks = self._is_around = self._random
         #: Generators that were first drawn from in this run, by whom is not known.
         self.drawn_unseen: tuple[str, ...] = ()
-        #: Methods that were wrapped in their class: their first argument is their object.
-        self._methods = {path for path, node in program.nodes.items() if _takes_self(node)}
-        self._fixed = {path: fixed_uses(node) for path, node in program.nodes.items()}
+        self._facts = {node: _Facts(node) for node in program.nodes.values()}
         self._whole: dict[tuple[str, int | None], Uses] = {}
         self._torch = torch_module() is not None
         self.lock = threading.RLock()
+        self._acquire, self._release = self.lock.acquire, self.lock.release  # half of what a block would cost
         self._references: dict[Any, CallRecord] = {}
         self._pending: dict[int, tuple[Any, CallRecord, Done]] = {}
 
@@ -175,40 +94,63 @@ class RunTrace:
         self, node: ExecutionNode, context: CallContext, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> CallRecord:
         """Note that a call starts."""
-        with self.lock:
-            above = context.parent.record if self.records and context.parent is not None else None
-            record = CallRecord(node, context, above)
-            context.record = record
+        self._acquire()
+        try:
+            parent = context.parent
+            above: CallRecord | None = parent.record if parent is not None and self.records else None
+            record = context.record = CallRecord(node, context, above)
             self._event += 1
+            facts = self._facts.get(node) or _Facts(node)
             if self._pending:
                 self._collect()
-            if args and node.path in self._methods:
+            if facts.takes_self and args:
                 self.lineage.components.add(id(args[0]))
             if above is None:
                 self._begin(args, kwargs)
             else:
-                self._before_call(above)
+                if self._looks:
+                    self._before_call(above)
                 above.has_inner = True
-            self._open[record] = None
+            if self._is_around:
+                self._open[record] = None
             self.records.append(record)
-            resolve, arrays = self.lineage.resolve, record.arrays
-            if args:
-                record.args = [resolve(value, arrays) for value in args]
-            if kwargs:
-                record.kwargs = {name: resolve(value, arrays) for name, value in kwargs.items()}
-            if arrays:
-                self._stamp_arguments(record, arrays)
-            if self._writes:
-                self._note_containers(record)
-            if node.batch is not None:
-                record.batch_size = batch_size(node, args, kwargs)
+            if args or kwargs:
+                self._note_arguments(record, args, kwargs)
+            if facts.has_batch:
+                axis = facts.first_axis
+                if axis is not None and args and type(args[0]) is np.ndarray and args[0].ndim > axis:
+                    record.batch_size = args[0].shape[axis]
+                else:
+                    record.batch_size = batch_size(node, args, kwargs)
             if self._torch:
                 record.modes = current_modes()
-            fixed = self._fixed.get(node.path)
-            if fixed is None:
-                fixed = self._uses(node, context, args, kwargs, record.batch_size)
-            record.accesses = fixed
+            record.accesses = (
+                self._uses(node, context, args, kwargs, record.batch_size)
+                if facts.uses is None
+                else facts.uses
+            )
+        finally:
+            self._release()
         return record
+
+    def _note_arguments(self, record: CallRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        resolve, writes = self.lineage.resolve, self._writes
+        arrays: list[Known] = []
+        found: list[Raw] = []
+        record.args = found
+        for value in args:
+            raw = resolve(value, arrays)
+            found.append(raw)
+            if writes and (isinstance(raw, RawPack) or raw.items is not None):
+                self._note_containers(record, raw)
+        if kwargs:
+            record.kwargs = {name: resolve(value, arrays) for name, value in kwargs.items()}
+            for raw in record.kwargs.values() if writes else ():
+                if isinstance(raw, RawPack) or raw.items is not None:
+                    self._note_containers(record, raw)
+        if arrays:
+            record.arrays = arrays
+            self._look_at_arguments(record, arrays)
 
     def _uses(
         self,
@@ -226,21 +168,18 @@ class RunTrace:
             self._whole[key] = uses(node, context, args, kwargs, size)
         return self._whole[key]
 
-    def _note_containers(self, record: CallRecord) -> None:
-        """Note the lists, dicts and dataclasses that a call may change."""
-        for raw in (*record.args, *record.kwargs.values()) if record.kwargs else record.args:
-            if isinstance(raw, RawPack) or raw.items is not None:
-                found = [(one, items) for one, items in self.lineage.containers(raw)]
-                record.containers = [*record.containers, *found]
-                for one, _ in found:
-                    if isinstance(one, Known):
-                        self.lineage.container_track(one).uses.append(record)
+    def _note_containers(self, record: CallRecord, raw: Raw) -> None:
+        """Note the lists, dicts and dataclasses in an argument, which a call may change."""
+        found = list(self.lineage.containers(raw))
+        record.containers = [*record.containers, *found]
+        for one, _ in found:
+            if type(one) is Known:
+                self.lineage.container_track(one).use(record)
 
     def _find_changes(self, record: CallRecord) -> None:
         """Find containers that an innermost call has changed."""
         for raw, before in record.containers:
-            parts = take_apart(raw.whole if isinstance(raw, RawPack) else raw.obj)
-            now = () if parts is None else tuple(map(id, parts.items))
+            now = ids_of(raw.whole if isinstance(raw, RawPack) else raw.obj) or ()
             if now == before:
                 continue
             if isinstance(raw, RawPack):
@@ -264,21 +203,21 @@ class RunTrace:
 
     def _look_around(self, record: CallRecord, *, own: bool) -> None:
         """Find what the code of a call did besides values; `own`: that of a call around others."""
-        busy = [r for r in self._open if not r.has_inner and not r.node.children and not r.node.is_marked]
         drawn = self._drawn.moved() if self._random else ()
+        found = self._surroundings.look() if self._surroundings is not None else None
+        if not drawn and not found:
+            return
+        busy = [r for r in self._open if not r.has_inner and not r.node.children and not r.node.is_marked]
         if drawn and own and not busy:
             self._note_effects(record, [f"the position of the generator of {name}" for name in drawn])
         elif drawn:
             for user in busy if own else [*busy, record]:
                 user.random = tuple(dict.fromkeys([*user.random, *drawn]))
-        if self._surroundings is None:
-            return
-        if not own and not busy:  # what a call changes that nothing is called in is its business
-            self._surroundings.renew()
-            return
+        if found is None or not found or (not own and not busy):
+            return  # what a call changes that nothing is called in is its business
         if not own:
             busy = [*busy, record]
-        changed = self._surroundings.changed([r.node.owner for r in busy])
+        changed = found.outside([r.node.owner for r in busy])
         if changed:
             self._note_effects(self.records[0] if busy else record, changed)
 
@@ -293,6 +232,7 @@ class RunTrace:
         if self._writes and self._watch.runs:  # the first run may still set things up
             given = (*args, *kwargs.values())
             self._surroundings = Surroundings(self.program, given, self._watch.ignored)
+            self._looks = self._is_around = True
         for obj in self._watch.kept.values():
             small = not is_array(obj) or is_tensor(obj) or obj.nbytes <= _WATCHED_BYTES
             self._start_watching(obj, only_once=not small or len(self._watched) >= _WATCHED)
@@ -301,27 +241,28 @@ class RunTrace:
         for path in self._watch.outputs.get("", ()):
             self._start_watching(at_path((args, kwargs), path))
 
-    def _stamp_arguments(self, record: CallRecord, arrays: list[Known]) -> None:
+    def _look_at_arguments(self, record: CallRecord, arrays: list[Known]) -> None:
+        """Find what was written since the last look, and by nobody who was seen."""
+        writes, renewed, event = self._writes, self.lineage.stamps.renewed, self._event
         for known in arrays:
             track = known.memory
             assert track is not None
-            track.uses.append(record)
-            if not self._writes:
-                continue
-            seen = stamp_of(known.obj)
-            if seen != known.stamp:
-                if known.stamp is not None and track.written_at < known.stamped_at:
+            track.use(record)
+            if writes:
+                changed, known.stamp = renewed(known.obj, known.stamp)
+                if changed and track.written_at < known.stamped_at:
                     self.changes.append((known, record))
-                known.stamp = seen
-            known.stamped_at = self._event
+                known.stamped_at = event
 
     def close(self, record: CallRecord, output: Any, failed: bool = False) -> None:
         """Note that a call has ended; `output` is what it returned."""
-        with self.lock:
+        self._acquire()
+        try:
             self._event += 1
-            self._open.pop(record, None)
-            self._after_call(record)
-            if self._writes and record.arrays:
+            if self._looks:
+                self._open.pop(record, None)
+                self._after_call(record)
+            if record.arrays and self._writes:
                 self._find_writes(record)
             if record.containers and not record.has_inner:
                 self._find_changes(record)
@@ -334,31 +275,33 @@ class RunTrace:
                 self.lineage.note_output(output, record)
             else:
                 record.output = self.lineage.returned(output, record, self._event)
-                for path in self._watch.outputs.get(record.id, ()) if self._watch.outputs else ():
-                    self._start_watching(at_path(output, path))
+                if self._watch.outputs:
+                    for path in self._watch.outputs.get(record.id, ()):
+                        self._start_watching(at_path(output, path))
+        finally:
+            self._release()
 
     def _find_writes(self, record: CallRecord) -> None:
+        renewed, event = self.lineage.stamps.renewed, self._event
         for known in record.arrays:
-            seen = stamp_of(known.obj)
-            if seen != known.stamp:
+            changed, known.stamp = renewed(known.obj, known.stamp)
+            if changed:
                 track = known.memory
                 assert track is not None
                 # it may be known already that a call inside this one wrote
                 if not any(w is record or w.is_below(record) for w in track.writers):
-                    track.write(record, self._event)
-                known.stamp = seen
-            known.stamped_at = self._event
+                    track.write(record, event)
+            known.stamped_at = event
 
     def _look(self, running: CallRecord, *, own: bool) -> None:
         """Look at what is watched: a change was made by the code that ran since the last look."""
         for known in self._watched:
-            seen = stamp_of(known.obj)
-            if seen != known.stamp:
+            changed, known.stamp = self.lineage.stamps.renewed(known.obj, known.stamp)
+            if changed:
                 assert known.memory is not None
                 known.memory.write(running, self._event)
                 if own:
                     self._note_effects(running, [_named(known)])
-                known.stamp = seen
             known.stamped_at = self._event
 
     def _start_watching(self, array: Any, only_once: bool = False) -> None:
@@ -369,9 +312,10 @@ class RunTrace:
         self.lineage.resolve(array, found)
         for known in found:
             if known not in self._watched:
-                known.stamp, known.stamped_at = stamp_of(known.obj), self._event
+                known.stamp, known.stamped_at = self.lineage.stamps.take(known.obj), self._event
                 if not only_once:
                     self._watched.append(known)
+                    self._looks = True
 
     # calls that end in a future ----------------------------------------------------------------------------
 
@@ -429,8 +373,32 @@ class RunTrace:
         return next((record.id for _, record, _ in self._pending.values()), None)
 
 
-def _takes_self(node: ExecutionNode) -> bool:
-    return node.owner is None and node.parameters[:1] == ("self",) if not node.is_marked else False
+class _Facts:
+    """What is the same at every call of a node.
+
+    Attributes
+    ----------
+    takes_self : bool
+        A method that was wrapped in its class: its first argument is its object.
+    uses : tuple of (Cell, mode) or None
+        As of `fixed_uses`.
+    has_batch : bool
+        It declares a batch.
+    first_axis : int or None
+        Axis of samples of its first argument, if it is clear that this is one of the batch.
+    """
+
+    __slots__ = ("first_axis", "has_batch", "takes_self", "uses")
+
+    def __init__(self, node: ExecutionNode) -> None:
+        is_method = not node.is_marked and node.parameters[:1] == ("self",)
+        self.takes_self = is_method and node.owner is None
+        self.uses = fixed_uses(node)
+        batch = node.batch
+        self.has_batch = batch is not None
+        self.first_axis: int | None = None
+        if batch is not None and batch.parameters is None and not batch.sequences:
+            self.first_axis = batch.axis if node.parameters[:1] != (batch.samples,) else None
 
 
 def _components(program: Program) -> set[int]:
