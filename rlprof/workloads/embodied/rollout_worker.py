@@ -87,6 +87,13 @@ class RolloutWorker:
         finally:
             policy.captured = captured
 
+    @property
+    def refused(self) -> str | None:
+        """Why denoise steps run eagerly, where CUDA graphs were asked for."""
+        captured = getattr(self.policy, "captured", None)
+        found: str | None = None if captured is None else captured.refused
+        return found
+
     def close(self) -> None:
         """There is nothing to end: it works in its driver's process."""
 

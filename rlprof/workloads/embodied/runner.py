@@ -179,6 +179,8 @@ def measured_iteration(
         gpu.synchronize(config.device)  # the last optimiser step may still be at work
         further = {**further, "gpu_peak_bytes": gpu.max_memory_allocated(config.device)}
     whole = Span(started_ns, time.monotonic_ns())
+    if config.cuda_graph:
+        further = {**further, "cuda_graph_refused": trainer.rollout.refused}
     done = seen.take(index)
     if config.schedule != "async":  # what that one trains depends on timing
         wanted = record.native(trainer, index, version)
