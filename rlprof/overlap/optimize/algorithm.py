@@ -6,7 +6,7 @@ Nothing here touches a program: a `Workload` does, and measurements that a `Stor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -295,7 +295,8 @@ class _Run:
             before = self.graph
             profile = self._profile()
             chosen = self._rank(number, profile)
-            items = [item for window in chosen for item in self._try(number, window, profile)]
+            tried: set[tuple[Step, ...]] = set()
+            items = [item for window in chosen for item in self._try(number, window, profile, tried)]
             accepted, validation = self._accept(number, items)
             self.rounds.append(Round(profile, before, self.graph, validation))
             if not accepted:
@@ -337,7 +338,7 @@ class _Run:
 
     # candidates and local trials ---------------------------------------------------------------------------
 
-    def _try(self, number: int, window: Window, profile: Profile) -> list[Item]:
+    def _try(self, number: int, window: Window, profile: Profile, tried: set[tuple[Step, ...]]) -> list[Item]:
         found = search(
             self.graph,
             window.node,
@@ -346,8 +347,9 @@ class _Run:
             groups=self.options.groups,
             check=self._memory,
         )
-        kept = found.best(self.options.alternatives)
-        self._log_candidates(number, window, found, kept)
+        kept = found.best(self.options.alternatives, tried)
+        self._log_candidates(number, window, found, kept, tried)
+        tried.update(c.steps for c in kept)
         if not kept:
             return []
         paths = dict.fromkeys([window.node])
@@ -359,10 +361,17 @@ class _Run:
         return [
             Item(window.node, c.steps, r.gain_s * work.windows, work.origins)
             for c, r in zip(kept, results, strict=True)
-            if r is not None and r.decision == "better"
+            if r is not None and faster(r, self.options.local)
         ]
 
-    def _log_candidates(self, number: int, window: Window, found: Found, kept: Sequence[Candidate]) -> None:
+    def _log_candidates(
+        self,
+        number: int,
+        window: Window,
+        found: Found,
+        kept: Sequence[Candidate],
+        tried: Container[tuple[Step, ...]],
+    ) -> None:
         shown = [
             {
                 "steps": c.name,
@@ -372,6 +381,7 @@ class _Run:
                 "guess": c.guess,
                 "graph": c.graph.hash,
                 "kept": c in kept,
+                "tried": c.steps in tried,
             }
             for c in found.candidates
         ]
@@ -451,7 +461,7 @@ class _Run:
     ) -> None:
         if result is None:
             return
-        outcome = "kept" if result.decision == "better" else "dropped"
+        outcome = "kept" if faster(result, self.options.local) else "dropped"
         self.log.add(
             "compared",
             round=number,
@@ -486,7 +496,7 @@ class _Run:
         result: PairedComparison | None = None
         for one in fitting[: self.options.combinations]:
             result, reused = self._validate(self.graph, one.graph)
-            accepted = self._pays(result)
+            accepted = faster(result, self.options.validation, self.options.epsilon)
             outcome = "accepted" if accepted else "not accepted"
             self.log.add(
                 "validated",
@@ -533,13 +543,6 @@ class _Run:
         if result.settled or len(result.pairs) >= rule.most_pairs:
             self.store.put(key, kind, result.to_dict())
 
-    def _pays(self, result: PairedComparison) -> bool:
-        """The gain is clear; with too few pairs for that, the medians differ by eps (as in the paper)."""
-        least = self.options.validation.least_pairs
-        if least is not None and least <= self.options.validation.most_pairs:
-            return result.decision == "better"
-        return result.candidate.median_s < (1 - self.options.epsilon) * result.reference.median_s
-
     # budget ------------------------------------------------------------------------------------------------
 
     def _left(self, own_s: float | None) -> float | None:
@@ -552,6 +555,25 @@ class _Run:
     def _check_budget(self) -> None:
         if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
             raise _Spent
+
+
+def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -> bool:
+    """Whether a candidate is faster than its reference.
+
+    Parameters
+    ----------
+    result : PairedComparison
+        What was measured.
+    rule : Rule
+        With it. Where it allows fewer pairs than a decision needs, the medians decide, as in the paper, and
+        the candidate must have won every pair.
+    least_gain_frac : float
+        eps.
+    """
+    if rule.least_pairs is not None and rule.least_pairs <= rule.most_pairs:
+        return result.decision == "better"
+    won = all(candidate < reference for reference, candidate in result.pairs)
+    return won and result.candidate.median_s < (1 - least_gain_frac) * result.reference.median_s
 
 
 def _from_document(document: Mapping[str, Any], rule: Rule) -> PairedComparison:

@@ -112,6 +112,8 @@ def _candidates(e: Mapping[str, Any]) -> list[str]:
     found = [f"round {e['round']}, {e['target']}:"]
     for c in e["candidates"]:
         kept = "tried" if c["kept"] else "not tried, others come first"
+        if c.get("tried"):
+            kept = "tried for another window"
         guess = " (a guess)" if c["guess"] else ""
         found.append(
             f"  {c['steps']}: {c['partner']} beside it, difference {_seconds(c['delta_s'])}{guess}; {kept}"

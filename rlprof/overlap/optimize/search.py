@@ -5,7 +5,7 @@ Only legality, memory and estimates are looked at here; what pays is measured la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlprof.overlap.callgraph import Call, CallGraph
@@ -90,14 +90,29 @@ class Found:
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
 
-    def best(self, most: int) -> tuple[Candidate, ...]:
-        """The first `most` by delta; ties in the order of the search, those of unknown delta at the end."""
-        return tuple(
-            sorted(
-                self.candidates,
-                key=lambda c: (c.delta_s is None, 0.0 if c.delta_s is None else round(c.delta_s, 9), c.order),
-            )[:most]
+    def best(self, most: int, tried: Container[tuple[Step, ...]] = ()) -> tuple[Candidate, ...]:
+        """Choose those to try: by delta, ties in the order of the search, those of unknown delta at the end.
+
+        The best of every kind of transformation comes before a second one of a kind: That is a guess until
+        parts of a batch were measured, and a guess that is wrong is wrong for all of its kind.
+
+        Parameters
+        ----------
+        most : int
+            L.
+        tried : container of tuple of Step
+            Left away: they were tried for another window of the round already.
+        """
+        order = sorted(
+            (c for c in self.candidates if c.steps not in tried),
+            key=lambda c: (c.delta_s is None, 0.0 if c.delta_s is None else round(c.delta_s, 9), c.order),
         )
+        first: dict[str, Candidate] = {}
+        for candidate in order:
+            first.setdefault(candidate.steps[0].kind if candidate.steps else "", candidate)
+        rest = [c for c in order if c not in first.values()]
+        chosen = [*first.values(), *rest][:most]
+        return tuple(c for c in order if c in chosen)
 
 
 def search(
