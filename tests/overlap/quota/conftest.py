@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -47,7 +48,10 @@ def fake_mps(fake_control: Path, fake_driver: Path, monkeypatch: pytest.MonkeyPa
     """Stand-ins for driver and control program; gives the folder of the daemons, which are ended after it."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with tempfile.TemporaryDirectory(prefix="rlprof-mps-") as short:  # sockets need short paths
+    lock = Path(tempfile.gettempdir()) / f"rlprof-fake-mps-{os.getuid()}.lock"
+    # daemons of tests that run at the same time would be foreign to each other; and sockets need short paths
+    with lock.open("w") as file, tempfile.TemporaryDirectory(prefix="rlprof-mps-") as short:
+        fcntl.flock(file, fcntl.LOCK_EX)
         folder = Path(short) / "d"
         monkeypatch.setenv("RLPROF_MPS_FOLDER", str(folder))
         # where a daemon of others would be looked for
