@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,12 @@ def test_a_folder_that_cannot_be_written(cli: Cli, tmp_path: Path, little: None)
     result = cli("reproduce", "run", "rpeg/table10", "--no-notebook", "--out", tmp_path / "file" / "out")
     assert result.code == 2
     assert "file" in result.err
+
+
+def test_the_documented_options_are_those_of_the_commands(cli: Cli) -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    section = re.search(r"^## `rlprof reproduce .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    shown = "".join(cli("reproduce", verb, "--help").out for verb in ("list", "run", "show"))
+    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help", "--notebook"}
+    assert set(re.findall(r"--[a-z][a-z-]+", section[0])) == options
