@@ -60,15 +60,14 @@ def selftest(args: argparse.Namespace) -> None:
         found.update(gpu.memory())
     if policy is None:
         return
-    answers: dict[int, Any] = {}
     answered: dict[int, Any] = {}
     for batch in (envs, max(1, envs // 2)):
         with report.step(f"act_{batch}") as found:
             observation = seen(batch)
             noise = policy.noise(observation, GlobalStep(0), 0, 0)
             found["act"] = gpu.timed(functools.partial(policy.act, observation, noise), 4)
-            answers[batch], answered[batch] = policy.act(observation, noise), (observation, noise)
-            found["finite"] = bool(np.isfinite(answers[batch].log_prob).all())
+            answered[batch] = (observation, noise)
+            found["finite"] = bool(np.isfinite(policy.act(observation, noise).log_prob).all())
             features = policy.vision(observation)
             prefix = policy.backbone(features)
             point = policy.start(noise)
@@ -79,20 +78,6 @@ def selftest(args: argparse.Namespace) -> None:
                 one = functools.partial(policy.denoise_step, point, prefix, features, noise, 0)
                 found["denoise_step"] = gpu.timed(one, 5)
             found.update(gpu.memory())
-    if gpu.cuda and policy.spec.denoise_steps:
-        with report.step("captured") as found:
-            policy.capture()
-            for batch, answer in answers.items():
-                given = answered[batch]
-                found[f"act_{batch}"] = gpu.timed(functools.partial(policy.act, *given), 4)
-                again = policy.act(*given)
-                found[f"max_abs_{batch}"] = {
-                    name: float(np.abs(a - b).max())
-                    for name, a, b in zip(answer._fields, answer, again, strict=True)
-                }
-            found["graphs"], found["refused"] = policy.captured.graphs, policy.captured.refused
-            found.update(gpu.memory())
-        policy.captured = None
     observation, micro = seen(config.micro_batch), config.micro_batch
     with report.step(f"evaluate_{micro}") as found:
         noise = policy.noise(observation, GlobalStep(0), 0, 1)
@@ -122,6 +107,21 @@ def selftest(args: argparse.Namespace) -> None:
         found.update(gpu.memory())
         found["offload"] = gpu.timed(lambda: (actor.offload("cpu"), actor.reload(config.device)), 2)
         found["after_reload"] = actor.training_step(batch_, order, 0)["grad_norm"]
+    if gpu.cuda and policy.spec.denoise_steps:
+        with report.step("captured") as found:
+            eager = {batch: policy.act(*given) for batch, given in answered.items()}
+            policy.capture()
+            for batch, answer in eager.items():
+                given = answered[batch]
+                found[f"act_{batch}"] = gpu.timed(functools.partial(policy.act, *given), 4)
+                again = policy.act(*given)
+                found[f"max_abs_{batch}"] = {
+                    name: float(np.abs(a - b).max())
+                    for name, a, b in zip(answer._fields, answer, again, strict=True)
+                }
+            found["graphs"], found["refused"] = policy.captured.graphs, policy.captured.refused
+            found.update(gpu.memory())
+        policy.captured = None
     with report.step("activity") as found:
         activity = sampler(args, config)
         try:

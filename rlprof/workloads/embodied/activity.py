@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,6 +79,17 @@ def mean_activity(
     return float(np.mean(means)) if means else Unavailable("there is no sample")
 
 
+@contextmanager
+def _no_client_of_mps() -> Iterator[None]:
+    """Processes started in the block have contexts beside MPS: a sampler computes nothing, it looks on."""
+    names = [name for name in os.environ if name.startswith("CUDA_MPS_")]
+    kept = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
 class Activity:
     """Activity of the devices during a run; close it.
 
@@ -125,7 +137,8 @@ class Activity:
             options = Options(name, rate, devices if name != "host" else None)  # type: ignore[arg-type]
             session = Session(out / f".activity-{os.getpid()}", options)
             try:
-                session.start()
+                with _no_client_of_mps():
+                    session.start()
             except RlprofError as error:
                 reasons.append(f"{name}: {error.what}")
                 continue
