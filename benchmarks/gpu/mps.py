@@ -106,11 +106,11 @@ def mps_processes() -> list[Facts]:
             if (folder / "comm").read_text().strip() != NAME:
                 continue
             fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            if fields[0] in "ZX":
+                continue
             pairs = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError as error:
             found.append({"pid": int(folder.name), "error": str(error)})
-            continue
-        if fields[0] == "Z":
             continue
         kept = {
             p.split("=", 1)[0]: p.split("=", 1)[1] for p in pairs if p.startswith(("CUDA_", "RLPROF_MPS="))
@@ -511,17 +511,19 @@ def counts(device: str, products_s: float, elementwise_s: float) -> tuple[int, i
     """Operations that take about so long alone, measured here once: the work is the same under all quotas."""
     found = []
     for kind, wanted_s in (("products", products_s), ("elementwise", elementwise_s)):
-        work, number = work_of(kind, device), 20
-        work(number)
-        began = time.monotonic()
-        work(10 * number)
-        found.append(max(1, round(wanted_s * 10 * number / (time.monotonic() - began))))
+        work, number, took_s = work_of(kind, device), 20, 0.0
+        while took_s < 0.3:  # long enough for the clocks to rise
+            number *= 2
+            began = time.monotonic()
+            work(number)
+            took_s = time.monotonic() - began
+        found.append(max(1, round(number * wanted_s / took_s)))
     return found[0], found[1]
 
 
 def quota(facts: Noted, out: Path, seconds: float, device: str, mechanism: str) -> None:
     """`rlprof quota` on a chain of products beside elementwise kernels."""
-    products, elementwise = counts(device, 0.4, 0.125)
+    products, elementwise = counts(device, 0.25, 0.08)
     facts["products"], facts["elementwise"] = products, elementwise
     file = out / "quota.json"
     command = [sys.executable, "-m", "benchmarks.gpu.mps", "branch", "--device", device]

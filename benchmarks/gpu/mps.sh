@@ -10,7 +10,10 @@ limit=${SECONDS_IN_ALL:-235}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$here" || exit 1
 site=${SITE:-/tmp/site}; mkdir -p "$site"
-ls .whl/*.whl > /dev/null 2>&1 && python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl
+# one by one: a wheel that does not fit here keeps no other out
+for f in .whl/*.whl; do
+  [ -e "$f" ] && python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$f"
+done
 if ls .gl/*.deb > /dev/null 2>&1; then for f in .gl/*.deb; do dpkg -x "$f" /; done; ldconfig; fi
 for f in /usr/local/nvidia/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/glvnd/egl_vendor.d/10_nvidia.json; do
   [ -e "$f" ] && export __EGL_VENDOR_LIBRARY_FILENAMES=$f && break
