@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,33 @@ def measured_study(
             "here": lambda: rows_of("here", made_here(checkout))
         }
         return Study(name, preset, seed, {"arguments": list(SMOKE)}, cases)
-    stored = documents(checkout, wanted)
+    return stored_study(name, preset, seed, documents(checkout, wanted), rows_of)
+
+
+def stored_study(
+    name: str,
+    preset: str,
+    seed: int,
+    stored: Mapping[str, Document],
+    rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+) -> Study:
+    """Return a study of stored documents: other documents make another table.
+
+    Raises
+    ------
+    ReproduceError
+        If there are none.
+    """
+    if not stored:
+        raise ReproduceError(
+            f"no measurements for {name} are stored", where=FOLDER, hint="scripts in benchmarks/gpu make them"
+        )
     digests = {
         file: hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:12]
         for file, d in stored.items()
     }
-    return Study(
-        name, preset, seed, {"files": digests}, {f: partial(rows_of, f, d) for f, d in stored.items()}
-    )
+    cases = {file: partial(rows_of, file, document) for file, document in stored.items()}
+    return Study(name, preset, seed, {"files": digests}, cases)
 
 
 def facts(file: str, document: Document) -> dict[str, Any]:

@@ -1,0 +1,170 @@
+"""Figs 10 and 15: the time of two overlapping branches against the quota of the one that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.reproduce.compare import Compared, amount, yes
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.results import Document, documents, stored_study
+from rlprof.reproduce.study import Study
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: What a document of `rlprof quota` has.
+MARKS = {"mechanism", "branches", "alone", "together", "search"}
+ALL_PERCENT = 100
+
+
+def tunings(document: Any, path: str = "") -> Iterator[tuple[str, Document]]:
+    """Give every result of `rlprof quota` inside of a document, with where it is."""
+    if not isinstance(document, Mapping):
+        return
+    if set(document) >= MARKS:
+        yield path, dict(document)
+        return
+    for key, value in document.items():
+        yield from tunings(value, f"{path}/{key}" if path else str(key))
+
+
+def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
+    """Return one row for each level that was measured, and for the branches alone and together.
+
+    ``kind`` is "trial", "alone", "ready" (until a branch is ready, both running), "together", or "unmanaged"
+    (without MPS); ``percent`` is the quota of the branch that waits.
+    """
+    rows: list[dict[str, Any]] = []
+    for path, found in tunings(document):
+        if found["mechanism"] != "mps":
+            continue
+        pair, search = found.get("pair") or {}, found.get("search") or {}
+        waits = pair.get("earlier")
+        facts = {"file": file, "run": path, "waits": waits}
+
+        def row(
+            kind: str,
+            what: str,
+            time: Mapping[str, Any],
+            percent: float | None,
+            facts: dict[str, Any] = facts,
+        ) -> dict[str, Any]:
+            return {
+                **facts,
+                "kind": kind,
+                "what": what,
+                "percent": percent,
+                "sms": time.get("amount"),
+                "seconds": time.get("median_s", time.get("time_s")),
+                "least_s": time.get("low_s"),
+                "most_s": time.get("high_s"),
+                "runs": time.get("runs"),
+            }
+
+        for kind in ("alone", "ready"):
+            rows += [row(kind, name, time, None) for name, time in (found.get(kind) or {}).items()]
+        rows.append(row("together", "all", found["together"], float(ALL_PERCENT)))
+        if "median_s" in (found.get("unmanaged") or {}):
+            rows.append(row("unmanaged", "all", found["unmanaged"], None))
+        rows += [
+            row("trial", "all", trial, float(trial["setting"]))
+            for trial in search.get("trials", ())
+            if trial.get("time_s") is not None
+        ]
+    return rows
+
+
+def study(preset: str, seed: int, checkout: Path) -> Study:
+    """Return the study of stored quota searches; a processor has no quota, so there is no small run here."""
+    stored = documents(checkout, lambda d: bool(trial_rows("", d)))
+    return stored_study("rose/quota", preset, seed, stored, trial_rows)
+
+
+def sweep(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the time of each level that was measured, of the search with most levels.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``percent``, ``sms``, ``seconds``, ``over_all`` (over the time at 100 %); by falling quota.
+    """
+    import polars as pl
+
+    trials = frame.filter(pl.col("kind") == "trial")
+    most = trials.group_by("file", "run").agg(pl.len().alias("levels")).sort("levels", descending=True)
+    if not most.height:
+        return trials.select("percent", "sms", "seconds", pl.lit(None, pl.Float64).alias("over_all"))
+    file, run, _ = most.row(0)
+    one = trials.filter(pl.col("file") == file, pl.col("run") == run).sort("percent", descending=True)
+    return one.select("percent", "sms", "seconds", (pl.col("seconds") / one["seconds"][0]).alias("over_all"))
+
+
+def best(table: pl.DataFrame) -> dict[str, Any] | None:
+    """Return the level of least time; None if nothing was measured."""
+    return table.sort("seconds").row(0, named=True) if table.height else None
+
+
+def compare_sweep(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 15: where the minimum lies, and whether a lower quota beats all SMs."""
+    table = sweep(tables["quota"])
+    found = best(table)
+    shape = "not measured"
+    if found is not None:
+        lowest = table["over_all"].to_list()[-1]
+        shape = yes(found["percent"] < ALL_PERCENT and lowest > found["over_all"])
+    return [
+        Compared(
+            "quota of least latency",
+            "%",
+            amount(found and found["percent"], missing="no level was measured"),
+            paper.value("fig15", "quota of least latency", "pi0.5"),
+            CAUSE,
+        ),
+        Compared("a minimum below 100 %, and slower again below it", "", shape, "yes", CAUSE),
+    ]
+
+
+CAUSE = (
+    "another program and GPU: what the branches are is in the raw table's source; pi0.5 and ManiSkill there"
+)
+
+
+def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 10: the join without MPS, with it, and with the best quota; each over the time with MPS alone."""
+    import polars as pl
+
+    frame = tables["quota"]
+    table = sweep(frame)
+    found = best(table)
+    together = frame.filter(pl.col("kind") == "together")["seconds"]
+    unmanaged = frame.filter(pl.col("kind") == "unmanaged")["seconds"]
+    base = float(together[0]) if len(together) else None
+    off = float(unmanaged[0]) if len(unmanaged) and base else None
+    printed = {
+        "off": paper.value("fig04", "simulation overlapped", "ManiSkill, MPS off"),
+        "on": paper.value("table01", "simulation overlapped", "ManiSkill, batch 80, MPS on"),
+        "best": paper.value("fig10", "simulation", "policy 91 %, simulator 100 %"),
+    }
+
+    def over(value: Any) -> Any:
+        on = printed["on"]
+        return value / on if isinstance(value, float) and isinstance(on, float) else value
+
+    return [
+        Compared(
+            "join without MPS over that with MPS",
+            "1",
+            amount(off and base and off / base, missing="not measured without MPS"),
+            over(printed["off"]),
+            CAUSE,
+        ),
+        Compared(
+            "join with the best quota over that with MPS alone",
+            "1",
+            amount(found and found["over_all"], missing="no level was measured"),
+            over(printed["best"]),
+            CAUSE,
+        ),
+    ]

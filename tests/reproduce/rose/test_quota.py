@@ -1,0 +1,75 @@
+"""Quota searches: rows of a document of `rlprof quota`, wherever it lies in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.papers import read_paper
+from rlprof.reproduce.rose import quota
+from rlprof.reproduce.study import obtain
+from rlprof.unavailable import Unavailable
+from tests.conftest import ROOT
+from tests.reproduce.rose import made
+
+PAPER = read_paper(ROOT / "datasets" / "papers" / "rose.csv")
+
+
+def spread(median_s: float) -> dict[str, Any]:
+    return {"median_s": median_s, "low_s": 0.9 * median_s, "high_s": 1.1 * median_s, "runs": 6}
+
+
+def tuning(mechanism: str = "mps", times: dict[int, float | None] | None = None) -> dict[str, Any]:
+    trials = [
+        {"order": n, "k": percent // 2, "setting": percent, "amount": percent, "time_s": s, "runs": 3}
+        for n, (percent, s) in enumerate((times or {}).items())
+    ]
+    return {
+        "mechanism": mechanism,
+        "branches": {"A": "a", "B": "b"},
+        "alone": {"A": spread(4.0), "B": spread(1.0)},
+        "ready": {"A": spread(5.0), "B": spread(2.0)},
+        "together": spread(5.0),
+        "unmanaged": spread(6.0),
+        "pair": {"earlier": "B"},
+        "search": {"trials": trials} if trials else {"unavailable": "not reached"},
+    }
+
+
+def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
+    times = {100: 5.0, 90: 4.0, 50: 5.5, 30: None}
+    there = made.checkout(tmp_path, mps={"quota": {"result": tuning(times=times)}}, nice=tuning("nice"))
+    frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
+    assert frame["kind"].value_counts(sort=True).row(0) == ("trial", 3)
+    assert set(frame["waits"]) == {"B"}
+    table = quota.sweep(frame)
+    assert table["percent"].to_list() == [100.0, 90.0, 50.0]
+    assert table["over_all"].to_list() == [1.0, 0.8, 1.1]
+    least, shape = quota.compare_sweep({"quota": frame}, PAPER)
+    assert (least.ours, least.paper, shape.ours) == (90.0, 95.0, "yes")
+    off, best = quota.compare_best({"quota": frame}, PAPER)
+    assert off.ours == pytest.approx(1.2)
+    assert best.ours == pytest.approx(0.8)
+    assert best.paper == pytest.approx(5.716 / 7.192)
+
+
+def test_a_minimum_at_all_is_no_u(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, mps=tuning(times={100: 5.0, 90: 5.2}))
+    frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
+    assert quota.compare_sweep({"quota": frame}, PAPER)[1].ours == "no"
+
+
+def test_a_search_that_was_not_reached_is_not_zero(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, mps=tuning())
+    frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
+    least, shape = quota.compare_sweep({"quota": frame}, PAPER)
+    assert isinstance(least.ours, Unavailable)
+    assert shape.ours == "not measured"
+
+
+def test_nothing_stored_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ReproduceError, match="no measurements for rose/quota are stored"):
+        quota.study("h200", 0, made.checkout(tmp_path, nice=tuning("nice")))
