@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -161,6 +162,28 @@ def test_training_on_an_epoch_may_begin_before_the_next_one() -> None:
     assert before(iteration_graph(HYBRID, shape))("values/1.0", "train/0.0.0")
     with pytest.raises(ConfigurationError, match="minibatch scope to epoch"):
         iteration_graph(piped, Shape(2, 2))
+
+
+@given(small, small, st.sampled_from([1, 2]), seconds, seconds)
+def test_episodes_that_begin_early_hide_behind_training(epochs, chunks, stages, reset_s, train_s) -> None:
+    plain = StageSchedule("x", "colocated", stages)
+    ahead = replace(plain, env_prefetch=True)
+    priced = Costs(0.0, reset_s / stages, 0.1, 0.1, 0.1, 0.0, train_s, env_sm=50, train_sm=50)
+    shape = Shape(epochs, chunks, minibatches=2)
+    graph = iteration_graph(ahead, shape, priced)
+    planned = schedule(graph)
+    start = {t.id: s for t, s in zip(graph.tasks, planned.start_s, strict=True)}
+    end = {t.id: s for t, s in zip(graph.tasks, planned.finish_s, strict=True)}
+    # nothing of this iteration's rollout is left when the next one's episodes begin
+    assert start["prefetch/0"] >= max(f for t, f in end.items() if t.split("/")[0] in ("env", "values"))
+    hidden = schedule(iteration_graph(plain, shape, priced)).makespan_s - planned.makespan_s
+    assert hidden == pytest.approx(reset_s - max(0.0, reset_s - 2 * train_s), abs=1e-9)
+    # each iteration begins as many episodes as before
+    assert sum(t.duration_s for t in graph.tasks if t.payload in ("reset", "prefetch")) == pytest.approx(
+        epochs * reset_s
+    )
+    with pytest.raises(ConfigurationError, match="offloads the simulator"):
+        iteration_graph(replace(HYBRID, env_prefetch=True), shape)
 
 
 def test_an_epoch_begins_when_the_last_values_are_there() -> None:
