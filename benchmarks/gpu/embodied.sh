@@ -6,7 +6,8 @@
 #   .mujoco_arm  wheels of mujoco-core and PyOpenGL
 #   .libero      libero.tar.xz of tools/pack_libero.py (osmesa.tar.xz of tools/pack_osmesa.sh)
 #   .warp        parts of tools/pack_warp.py; those of an earlier call on the same machine are kept
-# Environment: SECONDS_IN_ALL (530) ends it; STEPS ("selftest run"); PARTS (solo,schedules; also async); ROUNDS (5 counted
+# Environment: SECONDS_IN_ALL (530) ends it; STEPS ("selftest run"; also mps_solo: solo and together again under an MPS
+# daemon, MPS_SECONDS (100) of the time); PARTS (solo,schedules; also async); ROUNDS (5 counted
 # iterations of each schedule, as far as time allows); SCHEDULES (colocated,colocated-pipe,hybrid,hybrid-pipe; a name may go
 # on with +graph or +prefetch); MPS=1 runs under an MPS daemon; NAME is added to the result's name; PRESET, POLICY,
 # DEVICE, WORKERS and SET ("NAME=VALUE ...") change the configuration.
@@ -63,11 +64,15 @@ case " $steps " in *" selftest "*)
   step selftest "${SELFTEST_SECONDS:-100}" python3 -m benchmarks.gpu.embodied selftest --out "$out" "${common[@]}";; esac
 case " $steps " in *" run "*)
   seconds=$(( $(left) - 25 ))
+  case " $steps " in *" mps_solo "*) seconds=$(( seconds - ${MPS_SECONDS:-100} ));; esac
   more=(--parts "${PARTS:-solo,schedules}" --rounds "${ROUNDS:-5}" --schedules "${SCHEDULES:-colocated,colocated-pipe,hybrid,hybrid-pipe}")
   [ -n "${MPS:-}" ] && more+=(--mps --name "${NAME:-_mps}")
   [ -z "${MPS:-}" ] && [ -n "${NAME:-}" ] && more+=(--name "$NAME")
   LINES_SHOWN=90 step run $(( seconds + 15 )) python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
     --seconds "$seconds" "${more[@]}";; esac
+case " $steps " in *" mps_solo "*)
+  LINES_SHOWN=40 step mps_solo "${MPS_SECONDS:-100}" python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
+    --seconds "${MPS_SECONDS:-100}" --parts solo --mps --name _mps_solo;; esac
 rm -rf "$out/activity"
 cd "$out" || exit 1
 tar czf logs.tar.gz ./*.log && rm -f ./*.log; ls -la; echo "== all: $SECONDS s"
