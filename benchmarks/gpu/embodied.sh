@@ -17,7 +17,7 @@ limit_all=${SECONDS_IN_ALL:-530}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1"; out=$(cd "$1" && pwd)
 cd "$here" || exit 1
-site=/tmp/site; mkdir -p $site
+site=/tmp/site_$simulator; mkdir -p "$site" # one for each: their versions of MuJoCo differ
 left() { echo $((limit_all - SECONDS)); }
 step() { name=$1; limit=$2; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: LEFT OUT, no time"; return 1; }
   [ "$limit" -gt "$(left)" ] && limit=$(left)

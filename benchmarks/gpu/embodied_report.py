@@ -108,15 +108,24 @@ class Gpu:
         }
 
 
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def configuration(args: argparse.Namespace) -> Any:
     from rlprof.workloads.embodied.config import configure
 
     more: dict[str, Any] = {}
     for item in args.set or ():
         name, _, value = item.partition("=")
-        more[name] = (
-            int(value) if value.lstrip("-").isdigit() else {"True": True, "False": False}.get(value, value)
-        )
+        more[name] = _value(value)
     return configure(
         args.preset,
         **{
