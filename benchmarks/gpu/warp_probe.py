@@ -105,12 +105,40 @@ def measured(
     }
 
 
+def advice(cases: list[dict[str, Any]], target_s: float) -> list[dict[str, Any]]:
+    """Substeps with which a chunk takes `target_s`, for each number of worlds and objects that was measured.
+
+    A physics step costs what the case with most substeps says; rendering does not depend on them.
+    """
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for case in cases:
+        if "physics_s" not in case:
+            continue
+        key = case["worlds"], case["objects"]
+        if key in found and found[key]["measured_substeps"] > case["substeps"]:
+            continue
+        step_s = case["physics_s"] / (CHUNK * case["substeps"])
+        substeps = max(5, round((target_s - case["render_s"] - case["reward_s"]) / (CHUNK * step_s)))
+        found[key] = {
+            "worlds": case["worlds"],
+            "objects": case["objects"],
+            "image": case["image"],
+            "measured_substeps": case["substeps"],
+            "step_s": step_s,
+            "target_s": target_s,
+            "substeps": substeps,
+        }
+    return list(found.values())
+
+
 def main() -> None:
+    """Read the command line and measure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=110.0)
+    parser.add_argument("--target-s", type=float, default=1.3, help="a chunk that substeps are found for")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
@@ -120,6 +148,7 @@ def main() -> None:
     def note(**entry: Any) -> None:
         document["kernels_in_cache"] = _kernels()
         document["cases"].append(entry)
+        document["advice"] = advice(document["cases"], given.target_s)
         document["seconds"] = round(time.monotonic() - began, 1)
         save(given.out / "warp_probe.json", document)
 
