@@ -44,6 +44,8 @@ class Options:
         Numbers of parts to try.
     iterations : int
         Of a loop in a comparison.
+    outer_iterations : int or None
+        Of a loop that has loops inside, whose iterations fill and drain within one; None: as `iterations`.
     local : Rule
         When a local comparison ends.
     validation : Rule
@@ -70,6 +72,7 @@ class Options:
     tau_rel_frac: float = TAU_REL_FRAC
     groups: tuple[int, ...] = (2,)
     iterations: int = ITERATIONS
+    outer_iterations: int | None = None
     local: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=9))
     validation: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=8))
     combinations: int = 1
@@ -356,7 +359,13 @@ class _Run:
         for candidate in kept:
             paths.update(dict.fromkeys([candidate.partner, *affected(candidate.steps)]))
         graphs = [c.graph for c in kept]
-        work = comparison(self.native, [self.graph, *graphs], paths, iterations=self.options.iterations)
+        work = comparison(
+            self.native,
+            [self.graph, *graphs],
+            paths,
+            iterations=self.options.iterations,
+            outer_iterations=self.options.outer_iterations,
+        )
         results = self._compare(number, window, work, kept)
         return [
             Item(window.node, c.steps, r.gain_s * work.windows, work.origins)

@@ -78,7 +78,12 @@ def common_ancestor(paths: Iterable[str], region: str) -> str:
 
 
 def comparison(
-    native: CallGraph, graphs: Sequence[CallGraph], paths: Iterable[str], *, iterations: int = ITERATIONS
+    native: CallGraph,
+    graphs: Sequence[CallGraph],
+    paths: Iterable[str],
+    *,
+    iterations: int = ITERATIONS,
+    outer_iterations: int | None = None,
 ) -> Comparison:
     """Choose the work on which graphs are compared.
 
@@ -92,6 +97,8 @@ def comparison(
         Nodes that any of them affects.
     iterations : int
         Most iterations of a loop.
+    outer_iterations : int or None
+        Most iterations of a loop that has loops inside; at least one of each group. None: as `iterations`.
 
     Returns
     -------
@@ -101,7 +108,12 @@ def comparison(
     """
     path: str | None = common_ancestor(paths, native.region)
     while path is not None and path != native.region:
-        for found in _choices(native, graphs, path, iterations):
+        most = iterations
+        if outer_iterations is not None and any(
+            loop.startswith(path + "/") for call in native.below(path) for loop, _ in call.indices
+        ):
+            most = outer_iterations
+        for found in _choices(native, graphs, path, most):
             if _fits(graphs, found):
                 return found
         above = native.nodes[path].parent

@@ -10,7 +10,7 @@ from typing import Any
 from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import OverlapError, ReplayError
-from rlprof.overlap.execute import Executor
+from rlprof.overlap.execute import Executor, Watcher
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity
 from rlprof.overlap.optimize.comparison import Comparison, before, restrict
 from rlprof.overlap.optimize.windows import CallTime, rank
@@ -51,6 +51,8 @@ class ProgramWorkload:
         State of the machine, for measurements.
     call_bytes : callable, optional
         Estimates of memory.
+    watch : callable, optional
+        Makes what sees the calls of a complete iteration by a graph.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ProgramWorkload:
         synchronise: Callable[[], None] = lambda: None,
         facts: Callable[[], Mapping[str, Any]] = dict,
         call_bytes: Callable[[], Mapping[str, float] | None] = lambda: None,
+        watch: Callable[[CallGraph], Watcher] | None = None,
     ) -> None:
         self.program, self.recording, self._train = program, recording, train
         self.native = program.graph(recording)
@@ -73,6 +76,7 @@ class ProgramWorkload:
         self.states, self._arguments = states, arguments
         self.activity = activity or NoActivity("nobody samples")
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
+        self._watch = watch
         self._replacements: dict[str, Any] = {}
 
     # complete iterations -----------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ class ProgramWorkload:
         return self._iteration(graph)[0]
 
     def _iteration(self, graph: CallGraph | None) -> tuple[Measurement, RunRecord | None, int, int]:
-        self._place(graph)
+        self.place(graph)
         facts = dict(self._facts())
         self._synchronise()
         start_ns = time.monotonic_ns()
@@ -95,7 +99,7 @@ class ProgramWorkload:
         mean = None if found is None else found.mean(start_ns, end_ns)
         return Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts), record, start_ns, end_ns
 
-    def _place(self, graph: CallGraph | None) -> None:
+    def place(self, graph: CallGraph | None) -> None:
         """Let a graph, or the native code, run in the region's place."""
         region = self.native.region
         if graph is None:
@@ -103,7 +107,9 @@ class ProgramWorkload:
             return
         kept = self._replacements.get(graph.hash)
         if kept is None:
-            self.program.install(graph, recording=self.recording)
+            watch = self._watch
+            how = {} if watch is None else {"watch": lambda: watch(graph)}
+            self.program.install(graph, recording=self.recording, **how)
             self._replacements[graph.hash] = self.program.table[region]
         else:
             self.program.install(region, kept)
@@ -134,7 +140,7 @@ class ProgramWorkload:
             self._origin(graph, name) for graph, c in zip(graphs, cut, strict=True) for name in c.outside
         }
         prefix = before(self.native, comparison.origins, needed)
-        touched = self._touched(comparison.origins | prefix)
+        touched, changing = self._touched(comparison.origins | prefix), self._touched(comparison.origins)
         self.program.uninstall(self.native.region)
         arguments = self._arguments()
         with restored(touched):
@@ -144,7 +150,7 @@ class ProgramWorkload:
             for graph, part in zip(graphs, cut, strict=True):
                 outside = {name: self._output(graph, name, outputs) for name in part.outside}
                 executor = Executor(part.graph, entries(self.program), self.recording.constants)
-                made.append(_Trial(executor, ((*arguments, outside), {}), touched, self._synchronise))
+                made.append(_Trial(executor, ((*arguments, outside), {}), changing, self._synchronise))
             yield made
 
     def _origin(self, graph: CallGraph, call: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver
 from rlprof.workloads.embodied.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from rlprof.overlap.optimize.program import ProgramWorkload
+    from rlprof.overlap.program import Program
     from rlprof.overlap.recorder import Recorder
     from rlprof.workloads.embodied.config import Config
     from rlprof.workloads.embodied.trainer import Trainer
@@ -69,6 +71,54 @@ class Answers:
 
     def ended(self, call: Call) -> None:
         """Take no note."""
+
+
+def phases_of(program: Program) -> dict[str, Span]:
+    """Phases of the iteration that an installed graph has just run: from first start to last end."""
+    spans: dict[str, Span] = {}
+    for replacement in program.table.values():
+        if not isinstance(replacement, Replacement) or replacement.last_record is None:
+            continue
+        for run in replacement.last_record.tasks:
+            node = replacement.graph.by_id[run.task].node
+            for name in PHASES:
+                if f"/{name}/" in f"{node}/":
+                    old = spans.get(name, Span(run.start_ns, run.end_ns))
+                    spans[name] = Span(min(old.start_ns, run.start_ns), max(old.end_ns, run.end_ns))
+    return spans
+
+
+class PlacedDriver:
+    """Iterations by a graph of a workload of the optimiser, or natively, for a trainer that is wrapped.
+
+    Parameters
+    ----------
+    workload : ProgramWorkload
+        Its program is that of the trainer.
+    trainer : Trainer
+        What is driven.
+    graph : CallGraph or None
+        None: natively.
+    """
+
+    def __init__(self, workload: ProgramWorkload, trainer: Trainer, graph: CallGraph | None) -> None:
+        self.workload, self.trainer, self.graph = workload, trainer, graph
+        self.placement = "colocated" + ("" if graph is None else f", a graph of {len(graph.streams)} streams")
+
+    def iteration(self, step: GlobalStep) -> Iteration:
+        """One iteration."""
+        self.workload.place(self.graph)
+        result = self.trainer.iteration(step)
+        phases = {} if self.graph is None else phases_of(self.workload.program)
+        return Iteration(result, phases, {"graph": self.graph is not None})
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing runs between iterations."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Let the native code run again."""
+        self.workload.place(None)
 
 
 class GraphFileDriver(LoopDriver):
@@ -131,21 +181,9 @@ class GraphFileDriver(LoopDriver):
             program.install(graph, recording=recorder.recording, watch=lambda: Answers(self.trainer, graph))
         by_graph = self._done > RECORDED
         further: dict[str, Any] = {**found.further, "graph": by_graph}
-        return found._replace(further=further, phases=self._phases_of_graph() if by_graph else found.phases)
-
-    def _phases_of_graph(self) -> dict[str, Span]:
-        """From the first start to the last end of the calls in each phase."""
-        replacement = self.wrapped.program.table[self.wrapped.nodes["iteration"].path]
-        assert isinstance(replacement, Replacement)
-        record = replacement.last_record
-        spans: dict[str, Span] = {}
-        for run in () if record is None else record.tasks:
-            node = replacement.graph.by_id[run.task].node
-            for name in PHASES:
-                if f"/{name}/" in f"{node}/":
-                    old = spans.get(name, Span(run.start_ns, run.end_ns))
-                    spans[name] = Span(min(old.start_ns, run.start_ns), max(old.end_ns, run.end_ns))
-        return spans
+        return found._replace(
+            further=further, phases=phases_of(self.wrapped.program) if by_graph else found.phases
+        )
 
     def close(self) -> None:
         """Put the trainer back and end the spare simulators."""

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,6 +22,7 @@ from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.errors import ConfigurationError, need
+from rlprof.workloads.embodied.graph_driver import Answers
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def embodied(
             arguments=lambda: ((GlobalStep(train.step),), {}),
             activity=source,
             synchronise=synchronise,
+            facts=lambda: machine_state(config),
+            watch=lambda graph: Answers(trainer, graph),
         )
         yield Embodied(trainer, wrapped, workload, train)
 
@@ -167,40 +170,32 @@ def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further:
 
 
 class Restored:
-    """Something with a ``state_dict`` as state of a trial, and numbers that belong to it."""
+    """Something with a ``state_dict`` as state of a trial.
 
-    def __init__(self, obj: Any, numbers: Mapping[str, Any] | None = None) -> None:
-        self._obj, self._numbers = obj, dict(numbers or {})
+    Parameters
+    ----------
+    obj : object
+        It loads such a dict in place: a simulator, a policy, an optimiser.
+    numbers : mapping of str to object
+        Attributes that belong to it, and whose they are.
+    copies : list of Tensor
+        Copies of 32 bits that are trained in place of weights.
+    """
+
+    def __init__(
+        self, obj: Any, numbers: Mapping[str, Any] | None = None, copies: Sequence[Any] = ()
+    ) -> None:
+        self._obj, self._numbers, self._copies = obj, dict(numbers or {}), copies
 
     def snapshot(self) -> Any:
         """Return a copy of everything."""
         numbers = {name: getattr(owner, name) for name, owner in self._numbers.items()}
-        return _copied(self._obj.state_dict()), numbers
+        return _copied(self._obj.state_dict()), _copied(list(self._copies)), numbers
 
     def restore(self, snapshot: Any) -> None:
         """Put it back, in place."""
-        state, numbers = snapshot
+        state, copies, numbers = snapshot
         self._obj.load_state_dict(_copied(state))
-        for name, value in numbers.items():
-            setattr(self._numbers[name], name, value)
-
-
-class RestoredWeights:
-    """Weights of a policy, and copies of 32 bits that are trained in their place."""
-
-    def __init__(self, policy: Any, copies: list[Any], numbers: Mapping[str, Any]) -> None:
-        self._policy, self._copies, self._numbers = policy, copies, dict(numbers)
-
-    def snapshot(self) -> Any:
-        """Return a copy of everything."""
-        numbers = {name: getattr(owner, name) for name, owner in self._numbers.items()}
-        return _copied(self._policy.state_dict()), [c.detach().clone() for c in self._copies], numbers
-
-    def restore(self, snapshot: Any) -> None:
-        """Put it back, in place."""
-        weights, copies, numbers = snapshot
-        for name, tensor in self._policy.state_dict().items():
-            tensor.copy_(weights[name])
         for mine, kept in zip(self._copies, copies, strict=True):
             mine.data.copy_(kept)
         for name, value in numbers.items():
@@ -211,8 +206,8 @@ def restorables(trainer: Trainer) -> dict[str, Any]:
     """What trials may change, by the name of the state."""
     return {
         "ENV": Restored(trainer.env.simulator),
-        "W": RestoredWeights(trainer.rollout.policy, [], {"version": trainer.rollout}),
-        "THETA": RestoredWeights(trainer.actor.policy, trainer.actor.copies(), {"updates": trainer.actor}),
+        "W": Restored(trainer.rollout.policy, {"version": trainer.rollout}),
+        "THETA": Restored(trainer.actor.policy, {"updates": trainer.actor}, trainer.actor.copies()),
         "OPT": Restored(trainer.actor.optimizer),
     }
 
@@ -225,6 +220,16 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_copied(v) for v in value)
     return copy.copy(value)
+
+
+def machine_state(config: Config) -> dict[str, Any]:
+    """Clocks, temperature and what slows the GPU down; nothing where there is none."""
+    if not config.device.startswith("cuda"):
+        return {}
+    from rlprof.overlap.quota.machine import gpu_state
+
+    found = gpu_state(str(int(config.device.partition(":")[2] or 0)))
+    return {"gpu": found if isinstance(found, dict) else str(found)}
 
 
 def key_of(config: Config) -> str:

@@ -1,0 +1,342 @@
+"""Algorithm 1 on a GPU: optimise embodied training, then complete iterations of all orders in turn.
+
+    python -m benchmarks.gpu.optimize --out OUT --simulator mujoco_warp --seconds 480
+
+Makes one trainer, records it, tries one overlap by hand, lets the optimiser search, and runs the four
+schedules, the graph of each round and the native loop interleaved. The result is written after every step, so
+that a kill loses nothing; a step that fails says so and stops nothing that does not need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+
+CHUNK = "iteration/generate_rollouts/rollout_epoch/chunk"
+#: Schedules of the baseline; `native` is the colocated loop, in which everything is a node.
+BASELINES = ("native", "colocated-pipe", "hybrid", "hybrid-pipe")
+
+
+class Run:
+    """One trainer: optimised, and driven in every order."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.config = args, configuration(args)
+        self.ends = time.monotonic() + args.seconds
+        facts = {
+            "command": "optimize",
+            "config": self.config.to_dict(),
+            "argv": {k: str(v) for k, v in vars(args).items() if k != "out"},
+            "iterations": [],
+        }
+        self.report = Report(args.out / f"optimize_{args.simulator}{args.name}.json", facts)
+        self.gpu = Gpu(self.config.device)
+        self.here: Any = None
+        self.seen: Any = None
+        self.graphs: dict[str, Any] = {"native": None}
+        self.longest_s: dict[str, float] = {}
+
+    @property
+    def left_s(self) -> float:
+        return self.ends - time.monotonic() - self.args.reserve
+
+    def all(self) -> None:
+        with ExitStack() as stack:
+            self.probe()
+            self.build(stack)
+            if self.here is None:
+                return
+            try:
+                self.first()
+                self.by_hand()
+                if self.args.graph is not None:
+                    self.given()
+                elif "optimise" in self.args.parts.split(","):
+                    self.optimise()
+                if "variants" in self.args.parts.split(","):
+                    self.variants()
+            finally:
+                self.summary()
+
+    def probe(self) -> None:
+        """What everything rests on, in seconds."""
+        with self.report.step("probe_packages") as found:
+            import importlib.util
+
+            for name in ("torch", "numpy", "pyarrow", "orjson", "polars", "transformers", "mujoco"):
+                found[name] = importlib.util.find_spec(name) is not None
+        with self.report.step("probe_optimiser") as found:
+            # on simulated time: imports, and every decision, without polars and without a GPU
+            from benchmarks.rl_programs import make
+            from rlprof.overlap.optimize import optimize
+            from rlprof.overlap.optimize.simulated import SimulatedWorkload
+
+            program = make(2)
+            result = optimize(SimulatedWorkload(program.graph, program.model))
+            found["steps"] = [str(s) for s in result.steps]
+            assert result.steps
+        with self.report.step("probe_device") as found:
+            torch = self.gpu.torch
+            x = torch.ones(512, 512, device=self.config.device)
+            found["sum"] = float((x @ x).sum())
+            found["state"] = str(self.gpu.state())
+            found.update(self.gpu.memory())
+
+    def build(self, stack: ExitStack) -> None:
+        """Simulators, policy, and a recording of two iterations."""
+        from rlprof.workloads.embodied.optimize import embodied
+        from rlprof.workloads.embodied.record import watch
+
+        with self.report.step("build_and_record") as found:
+            scratch = self.args.out / "activity"
+            scratch.mkdir(parents=True, exist_ok=True)
+            began = time.monotonic()
+
+            def say(what: str) -> None:
+                print(f"   {time.monotonic() - began:.1f} s: {what}", flush=True)
+
+            here = stack.enter_context(
+                embodied(self.config, scratch, spares=self.args.spares, activity=self.args.activity, say=say)
+            )
+            native = here.workload.native
+            found["calls"], found["native"] = len(native), native.hash
+            found["activity"] = type(here.workload.activity).__name__
+            found["no_activity"] = getattr(here.workload.activity, "reason", None)
+            found["opaque"] = dict(native.opaque)
+            found.update(self.gpu.memory())
+            self.here = here
+            self.seen = watch(here.trainer)
+
+    def first(self) -> None:
+        """One native iteration: how long everything will take."""
+        self.iteration("native", "warm", warm=True)
+
+    def by_hand(self) -> None:
+        """The policy for one half beside the simulator for the other, without any search."""
+        from rlprof.overlap.optimize.steps import derive, step
+
+        with self.report.step("by_hand") as found:
+            steps = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+            self.graphs["by hand"] = derive(self.here.workload.native, steps)
+            found["streams"] = len(self.graphs["by hand"].streams)
+        if "by hand" in self.graphs:
+            self.iteration("by hand", "warm", warm=True)
+
+    def given(self) -> None:
+        """A graph that an earlier call has selected."""
+        from rlprof.overlap.optimize.graph_file import GraphFile
+
+        with self.report.step("given_graph") as found:
+            kept = GraphFile.read(self.args.graph)
+            self.graphs["optimised"] = kept.derive(self.here.workload.native)
+            found["steps"] = [str(s) for s in kept.steps]
+        if "optimised" in self.graphs:
+            self.iteration("optimised", "warm", warm=True)
+
+    def optimise(self) -> None:
+        """Algorithm 1, in a share of the time that is left."""
+        from rlprof.analysis.trials import Rule
+        from rlprof.overlap.optimize import Options, optimize
+        from rlprof.overlap.optimize.graph_file import GraphFile
+        from rlprof.overlap.optimize.log import DecisionLog
+        from rlprof.overlap.optimize.result import document
+        from rlprof.overlap.optimize.store import Store
+
+        args = self.args
+        with self.report.step("optimise") as found:
+            budget_s = min(args.optimise_seconds, args.optimise_share * self.left_s)
+            options = Options(
+                targets=args.targets,
+                alternatives=args.alternatives,
+                rounds=args.rounds,
+                epsilon=args.epsilon,
+                groups=tuple(int(g) for g in args.groups.split(",")),
+                iterations=args.window,
+                outer_iterations=args.outer_window,
+                local=Rule(confidence=0.9, most_pairs=args.local_pairs),
+                validation=Rule(confidence=0.9, most_pairs=args.pairs),
+                combinations=2,
+                budget_s=budget_s,
+            )
+            log = DecisionLog(
+                args.out / f"decisions{args.name}.jsonl", listen=lambda t: print(f"   {t[:300]}", flush=True)
+            )
+            store = Store(args.out / f"measurements{args.name}.jsonl")
+            result = optimize(self.here.workload, options, log=log, store=store)
+            self.seen.take(0)  # records of the iterations that were trained here are of no further use
+            made = document(
+                result, log.entries, {"config": self.config.to_dict(), "options": options.to_dict()}
+            )
+            # timelines are the largest part: whole only in the file of their own
+            self.report.document["optimisation"] = {
+                k: v for k, v in made.items() if k not in ("timelines", "decisions")
+            }
+            _write(args.out / f"optimisation{args.name}.json", made)
+            for number, one in enumerate(result.rounds, 1):
+                if one.accepted:
+                    self.graphs[f"round {number}"] = one.after
+            if result.steps:
+                self.graphs["optimised"] = result.graph
+                kept = GraphFile.of(result.native, result.graph, result.steps, spares=args.spares)
+                kept.write(args.out / f"graph{args.name}.json")
+            found["steps"], found["ended"] = [str(s) for s in result.steps], result.ended
+            found["net_s"], found["gain_s"] = result.net_overhead_s, result.gain_s
+
+    def variants(self) -> None:
+        """Complete iterations of every order in turn."""
+        names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
+        rounds = [n for n in self.graphs if n.startswith("round ")]
+        if len(rounds) > 1:  # with one, it is the optimised graph
+            names.append(rounds[0])
+        for turn in range(self.args.counted + 1):
+            for name in names:
+                known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
+                if self.left_s < 1.1 * known:
+                    print(f"   {name}: LEFT OUT, {1.1 * known:.0f} s are not left", flush=True)
+                    continue
+                if turn == 0 and name in self.longest_s:
+                    continue  # it has run before: warm
+                self.iteration(name, str(turn), warm=turn == 0)
+
+    def iteration(self, name: str, turn: str, *, warm: bool = False) -> None:
+        """Train one iteration in an order."""
+        from rlprof.workloads.embodied.contracts import GlobalStep
+        from rlprof.workloads.embodied.drivers import make_driver
+        from rlprof.workloads.embodied.graph_driver import PlacedDriver
+        from rlprof.workloads.embodied.record import replay_answers
+        from rlprof.workloads.embodied.runner import measured_iteration
+
+        here = self.here
+        with self.report.step(f"{name}_{turn}") as found:
+            config = self.config if name in self.graphs else replace(self.config, schedule=name)
+            driver: Any
+            if name in self.graphs:
+                driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
+            else:
+                here.workload.place(None)
+                driver = make_driver(here.trainer, config, here.counter.step)
+            began = time.monotonic()
+            try:
+                measured = measured_iteration(here.trainer, driver, config, self.seen, here.counter.step)
+                here.counter.step += 1
+            finally:
+                driver.close()
+                if config.stage_schedule.offload:
+                    here.trainer.rollout.reload(self.config.rollout_device or self.config.device)
+                    here.trainer.actor.reload(self.config.device)
+            self.longest_s[name] = time.monotonic() - began
+            span = measured.spans["iteration"]
+            active = here.workload.activity.between(span.start_ns, span.end_ns)
+            row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm}
+            row["sm_activity"] = None if active is None else active.mean(span.start_ns, span.end_ns)
+            row |= {**self.gpu.memory(), "gpu": self.gpu.state()}
+            self.report.document["iterations"].append(row)
+            found["wall_s"], found["sm_activity"] = round(row["wall_s"], 3), row["sm_activity"]
+            found.update({k: round(v, 3) for k, v in row["phases_s"].items()})
+            found["differences"] = str(row.get("semantic_differences"))
+        if warm and found.get("ok") and name in self.graphs and self.graphs[name] is not None:
+            with self.report.step(f"{name}_replay") as found:
+                step = GlobalStep(here.counter.step - 1)
+                again = replay_answers(here.trainer, measured.result["trajectories"], step, most_calls=4)
+                found.update(asdict(again))
+
+    def summary(self) -> None:
+        """Medians of the counted iterations, and what the optimised order gains over the best other one."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in self.report.document["iterations"]:
+            if not row["warm_up"]:
+                rows.setdefault(row["variant"], []).append(row)
+        table: dict[str, Any] = {}
+        for name, of in rows.items():
+            walls = [r["wall_s"] for r in of]
+            active = [r["sm_activity"] for r in of if r["sm_activity"] is not None]
+            table[name] = {
+                "iterations": len(of),
+                "wall_s": round(statistics.median(walls), 3),
+                "wall_range_s": [round(min(walls), 3), round(max(walls), 3)],
+                "steps_per_s": round(statistics.median(r["simulator_steps_per_s"] for r in of), 3),
+                "sm_activity": round(statistics.fmean(active), 4) if active else None,
+                "placement": of[0]["placement"],
+            }
+            print(f"== {name}: {table[name]}", flush=True)
+        best = min((t["wall_s"] for n, t in table.items() if n in BASELINES), default=None)
+        for name in ("by hand", "optimised", *(n for n in table if n.startswith("round "))):
+            if best is not None and name in table:
+                table[name]["speedup_over_best_baseline"] = round(best / table[name]["wall_s"], 4)
+                print(
+                    f"== {name}: {table[name]['speedup_over_best_baseline']} x the best baseline", flush=True
+                )
+        self.report.document["summary"] = table
+        self.report.write()
+
+
+def _write(path: Path, document: Any) -> None:
+    from rlprof.overlap.optimize.graph_file import write_json
+
+    write_json(path, document)
+
+
+@contextmanager
+def _mps(wanted: bool) -> Iterator[None]:
+    """An MPS daemon of our own; this process and those that it starts are its clients."""
+    if not wanted:
+        yield
+        return
+    from rlprof.overlap.quota.daemon import mps
+
+    with mps(0) as daemon:
+        os.environ.update(daemon.environment())
+        print(f"-- MPS daemon in {daemon.folder}", flush=True)
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = functools.partial(parser.add_argument)
+    add("--out", type=Path, required=True)
+    add("--preset", default="h200")
+    add("--policy", default="pi0")
+    add("--simulator", default="mujoco_arm")
+    add("--device")
+    add("--workers", type=int)
+    add("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+    add("--parts", default="optimise,variants")
+    add("--variants", default=",".join((*BASELINES, "by hand", "optimised")))
+    add("--counted", type=int, default=5, help="counted iterations of each order")
+    add("--seconds", type=float, default=480.0)
+    add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
+    add("--optimise-seconds", type=float, default=300.0)
+    add("--optimise-share", type=float, default=0.45, help="of the time left")
+    add("--rounds", type=int, default=2)
+    add("--targets", type=int, default=3)
+    add("--alternatives", type=int, default=2)
+    add("--epsilon", type=float, default=0.01)
+    add("--groups", default="2")
+    add("--window", type=int, default=4, help="iterations of a loop in a comparison")
+    add("--outer-window", type=int, default=1, help="iterations of a loop around loops in a comparison")
+    add("--local-pairs", type=int, default=2)
+    add("--pairs", type=int, default=1, help="of complete iterations; 1: as in the paper")
+    add("--spares", type=int, default=0, help="spare simulators")
+    add("--activity", default="auto")
+    add("--graph", type=Path, help="a graph.json: run it instead of searching")
+    add("--mps", action="store_true", help="start an MPS daemon for the run")
+    add("--name", default="", help="added to the names of results")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with _mps(args.mps):
+        Run(args).all()
+
+
+if __name__ == "__main__":
+    main()
