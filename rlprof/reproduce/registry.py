@@ -94,6 +94,9 @@ class Figure:
         return list(compare(tables, paper))
 
 
+#: A small run or table, and what was measured on the GPU.
+MEASURED = ("smoke", "h200")
+
 FIGURES: tuple[Figure, ...] = (
     Figure(
         "rpeg/fig04",
@@ -148,6 +151,13 @@ FIGURES: tuple[Figure, ...] = (
         "stability workloads: plans evaluated, spread over seeds",
         ("rpeg.stability",),
         "rpeg.stability:compare",
+    ),
+    Figure(
+        "rose/fig03",
+        "SM activity over a training iteration, and how much of the time it is low",
+        ("rose.activity",),
+        "rose.activity:compare",
+        MEASURED,
     ),
 )
 
