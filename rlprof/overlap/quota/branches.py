@@ -276,11 +276,17 @@ class Bench:
         return self.workers([(branch, level)], managed=managed)[0]
 
     def workers(self, wanted: Sequence[tuple[Branch, Level | None]], *, managed: bool = True) -> list[Worker]:
-        """Start branches at the same time, as `worker` does one."""
-        started = [self._start(branch, level, managed) for branch, level in wanted]
-        until = time.monotonic() + self._timeout_s
-        for worker in started:
-            self._await_ready(worker, until)
+        """Start branches at the same time, as `worker` does one; if one fails, none is left."""
+        before = len(self._workers)
+        try:
+            started = [self._start(branch, level, managed) for branch, level in wanted]
+            until = time.monotonic() + self._timeout_s
+            for worker in started:
+                self._await_ready(worker, until)
+        except BaseException:
+            for worker in self._workers[before:]:
+                self.release(worker)
+            raise
         return started
 
     def _start(self, branch: Branch, level: Level | None, managed: bool) -> Worker:

@@ -8,6 +8,7 @@ there.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -204,11 +205,22 @@ def find_binary() -> str:
 def daemons(folder: Path | None = None) -> list[Daemon]:
     """Daemons that rlprof started and did not end, also those that have died since."""
     folder = folder or daemons_folder()
-    found = []
-    for path in sorted(folder.glob(f"*/{_STATE}")) if folder.is_dir() else []:
+    found: list[Daemon] = []
+    if not _is_own(folder):  # what somebody else wrote is not believed
+        return found
+    for path in sorted(folder.glob(f"*/{_STATE}")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # removed or half written
             found.append(Daemon.from_dict(json.loads(path.read_text())))
     return found
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a folder of this user, and no link to one."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
 
 
 def running(gpu: Gpu, folder: Path | None = None) -> Daemon | None:
@@ -257,55 +269,72 @@ def start(gpu: int = 0, *, owner: int | None = None, folder: Path | None = None)
     visible = None
     if len(gpus) > 1 or os.environ.get("CUDA_VISIBLE_DEVICES"):
         visible = chosen.uuid  # ordinals would mean something else to clients than to the daemon
-    made = _make_folder(chosen, folder or daemons_folder())
-    daemon = Daemon(
-        gpu=chosen,
-        folder=made,
-        mark=secrets.token_hex(8),
-        binary=binary,
-        visible=visible,
-        owner=owner,
-        owner_ticks=None if owner is None else mps_guardian.start_ticks(owner),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    try:
-        if owner is not None and daemon.owner_ticks is None:
-            raise MpsError(f"there is no process {owner} for the daemon to end with")
-        _write_state(daemon)
-        if owner is not None:
-            _start_guardian(daemon)
-        _bring_up(daemon)
-    except BaseException:
-        with contextlib.suppress(MpsError):
-            daemon.stop(even_with_clients=True)
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+    root = folder or daemons_folder()
+    _make(root)
+    with _only_one(root):
+        daemon = Daemon(
+            gpu=chosen,
+            folder=_make_folder(chosen, root),
+            mark=secrets.token_hex(8),
+            binary=binary,
+            visible=visible,
+            owner=owner,
+            owner_ticks=None if owner is None else mps_guardian.start_ticks(owner),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        try:
+            if owner is not None and daemon.owner_ticks is None:
+                raise MpsError(f"there is no process {owner} for the daemon to end with")
+            _write_state(daemon)
+            if owner is not None:
+                _start_guardian(daemon)
+            _bring_up(daemon)
+        except BaseException:
+            with contextlib.suppress(MpsError):
+                daemon.stop(even_with_clients=True)
+            shutil.rmtree(daemon.folder, ignore_errors=True)
+            raise
     return daemon
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """Keep other processes from starting a daemon while the body does."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make(path: Path) -> None:
+    """Make a folder of this user's own, unless it is there."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not _is_own(path):
+            raise MpsAbsentError(
+                "is not a folder of this user", where=path, hint="set RLPROF_MPS_FOLDER to another one"
+            ) from None
+    except OSError as error:
+        raise MpsAbsentError(
+            f"no folder can be made here ({error.strerror})",
+            where=path,
+            hint="set RLPROF_MPS_FOLDER to a folder that can be written",
+        ) from error
 
 
 def _make_folder(gpu: Gpu, root: Path) -> Path:
     """Make the folder of the daemon of a GPU; there can be one only."""
-    for path in (root, root / gpu.uuid[4:12]):
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            about = path.lstat()
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                raise MpsAbsentError(
-                    "is not a folder of this user", where=path, hint="set RLPROF_MPS_FOLDER to another one"
-                ) from None
-        except OSError as error:
-            raise MpsAbsentError(
-                f"no folder can be made here ({error.strerror})",
-                where=path,
-                hint="set RLPROF_MPS_FOLDER to a folder that can be written",
-            ) from error
+    path = root / gpu.uuid[4:12]
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise MpsAbsentError(
             "the path is too long for the sockets of MPS",
             where=path,
             hint="set RLPROF_MPS_FOLDER to a shorter one",
         )
+    _make(path)
     for old in daemons(root):
         if old.folder != path:
             continue
@@ -428,7 +457,8 @@ def mps(gpu: int = 0, *, folder: Path | None = None) -> Iterator[Daemon]:
     try:
         yield daemon
     finally:
-        daemon.stop(even_with_clients=True)
+        if os.getpid() == daemon.owner:  # not in a forked process that leaves the body too
+            daemon.stop(even_with_clients=True)
 
 
 def without_mps() -> dict[str, str]:

@@ -237,13 +237,21 @@ class _Tuner:
             if name not in self.clients and self.mechanism.clients(worker.processes):
                 self.clients.add(name)
 
+    def unmanaged_workers(self) -> tuple[list[Worker], Unavailable]:
+        """Start all branches without the mechanism; none, and why, if it makes no difference or fails."""
+        if self.mechanism.unmanaged() is None:
+            return [], Unavailable("there is no such difference")
+        try:
+            started = self.bench.workers([(branch, None) for branch in self.branches], managed=False)
+        except BranchError as error:  # there may be no room for a second set
+            return [], Unavailable(str(error))
+        self.bench.together(started)  # the first round is slower: not timed
+        return started, Unavailable("not measured")
+
     def first_rounds(self) -> list[tuple[tuple[float, ...], Round]]:
         """Measure branches alone and together, in turn: times alone, and the round of all, of each turn."""
         bench, workers = self.bench, self.workers
-        unmanaged: list[Worker] = []
-        if self.mechanism.unmanaged() is not None:
-            unmanaged = bench.workers([(branch, None) for branch in self.branches], managed=False)
-            bench.together(unmanaged)
+        unmanaged, why = self.unmanaged_workers()
         # the first rounds are slower: not timed
         bench.together(workers, tick=self.look_for_clients)
         self.look_for_clients()
@@ -273,7 +281,7 @@ class _Tuner:
             alone={name: spread([alone[n] for alone, _ in turns]) for n, name in enumerate(names)},
             ready={name: spread([r.ready_s[n] for _, r in turns]) for n, name in enumerate(names)},
             together=spread([r.join_s for _, r in turns]),
-            unmanaged=spread(sliced) if sliced else Unavailable("there is no such difference"),
+            unmanaged=spread(sliced) if sliced else why,
             pair=nothing,
             levels=nothing,
             search=nothing,

@@ -232,6 +232,52 @@ def test_a_folder_that_cannot_be_used_is_refused(fake_mps: Path, monkeypatch: py
     fake_mps.unlink()
 
 
+def test_what_somebody_else_wrote_is_not_believed(fake_mps: Path, tmp_path: Path) -> None:
+    daemon = start()
+    link = tmp_path / "link"
+    link.symlink_to(fake_mps)
+    assert daemons(link) == []
+    assert daemons(tmp_path / "nothing") == []
+    assert daemons(fake_mps) == [daemon]
+    (daemon.folder / "state.json").write_text('{"gpu": 1}')
+    assert daemons(fake_mps) == []
+    mps_guardian.end(daemon.binary, str(daemon.folder), daemon.mark)
+
+
+@pytest.mark.slow
+def test_of_two_starts_at_the_same_time_one_is_refused(fake_mps: Path) -> None:
+    code = "from rlprof.overlap.quota.daemon import start\nprint(start().mark)"
+    starts = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=60) for process in starts]
+    assert sorted(process.returncode for process in starts) == [0, 1]
+    assert "has an MPS daemon of rlprof already" in "".join(err for _, err in said)
+    (daemon,) = daemons()
+    assert daemon.mark == "".join(out for out, _ in said).strip()
+    assert len(daemon.processes) == 2
+
+
+@pytest.mark.slow
+def test_a_forked_process_that_leaves_the_body_ends_nothing(fake_mps: Path) -> None:
+    code = (
+        "import os\nfrom rlprof.overlap.quota.daemon import mps\n"
+        "with mps() as daemon:\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        os.waitpid(child, 0)\n"
+        "        print(len(daemon.processes))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "2\n"
+    assert daemons() == []
+
+
 def test_a_daemon_that_does_not_come_up_leaves_nothing(
     fake_mps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
