@@ -90,7 +90,7 @@ def test_the_task_can_be_done() -> None:
 @pytest.mark.slow
 @needs_warp
 def test_physics_agrees_with_the_engine_of_mujoco(simulator: SimulatorProcesses) -> None:
-    """float32 on a device beside float64 in C: arm and cube within 0.1 mm and 1 mm after 5 actions."""
+    """float32 on a device beside float64 in C: after 50 steps positions are within 1e-5 (m, rad)."""
     mujoco = pytest.importorskip("mujoco")
     model = make_model(mujoco, substeps=SUBSTEPS, objects=OBJECTS)
     data, nq, nv = mujoco.MjData(model), model.nq, model.nv
@@ -108,10 +108,10 @@ def test_physics_agrees_with_the_engine_of_mujoco(simulator: SimulatorProcesses)
             target = np.clip(target + 0.03 * action[:3], low, high)
             data.ctrl[:4], data.ctrl[4] = arm_model.joint_targets(target), action[3] > 0
             mujoco.mj_step(model, data, SUBSTEPS)
-        assert np.abs(after[row, :4] - data.qpos[:4]).max() < 2e-4  # radians
-        assert np.abs(after[row, 4:7] - data.qpos[4:7]).max() < 1e-3
-        assert np.abs(after[row, 11:nq] - data.qpos[11:]).max() < 5e-3  # dropped and bounced
-        assert np.abs(after[row, nq : nq + 4] - data.qvel[:4]).max() < 2e-2
+        assert np.abs(after[row, :4] - data.qpos[:4]).max() < 1e-5  # radians
+        assert np.abs(after[row, 4:7] - data.qpos[4:7]).max() < 1e-5
+        assert np.abs(after[row, 11:nq] - data.qpos[11:]).max() < 1e-4  # dropped and bounced
+        assert np.abs(after[row, nq : nq + 4] - data.qvel[:4]).max() < 1e-3
         assert np.abs(data.qpos[:4] - before["state"][row, :4]).max() > 0.05, "nothing moved"
     assert after.shape == (ENVS, nq + 2 * nv)
 
