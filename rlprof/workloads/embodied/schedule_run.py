@@ -53,7 +53,8 @@ class ScheduledTrainer:
     Attributes
     ----------
     graph : TaskGraph
-        Of each iteration.
+        Of each iteration; without shares of GPUs, which are the model's: tasks that run at the same time
+        share a GPU as the device has it.
     record : RunRecord or None
         Of the last one.
     """
@@ -66,7 +67,7 @@ class ScheduledTrainer:
         rollout_device: str | None = None,
     ) -> None:
         self.trainer, self.schedule = trainer, schedule
-        self.graph: TaskGraph = iteration_graph(schedule, shape_of(trainer))
+        self.graph: TaskGraph = unlimited(iteration_graph(schedule, shape_of(trainer)))
         self.record: RunRecord | None = None
         self._stages = np.array_split(np.arange(trainer.env.spec.envs), schedule.stages)
         self._step = GlobalStep(0)
@@ -208,6 +209,11 @@ def _join(parts: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return type(first)(*(_join([p[k] for p in parts]) for k in range(len(first))))
     return np.concatenate(parts)
+
+
+def unlimited(graph: TaskGraph) -> TaskGraph:
+    """Return a graph whose tasks hold nothing: dependencies and workers alone say what waits for what."""
+    return replace(graph, tasks=tuple(replace(t, resources=()) for t in graph.tasks), capacities={})
 
 
 def measured(graph: TaskGraph, record: RunRecord) -> TaskGraph:

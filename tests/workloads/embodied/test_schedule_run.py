@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -52,6 +53,33 @@ def test_episodes_that_begin_early_are_the_same(native) -> None:
     mine = left(trainer)
     assert not equal_bits(mine.pop("environments"), state["environments"])  # a new episode has begun there
     assert equal_bits(mine, {k: v for k, v in state.items() if k != "environments"})
+
+
+@pytest.mark.parametrize("name", ["colocated-pipe", "hybrid-pipe"])
+def test_one_stage_is_simulated_while_another_is_answered(name: str, monkeypatch) -> None:
+    """Whatever the model says of shares: two that wait for each other's start would never end."""
+    trainer = make_trainer(small())
+    scheduled = ScheduledTrainer(trainer, SCHEDULES[name])
+    answers, moves = trainer.rollout.predict, trainer.env.env_interact_step
+    meet = threading.Barrier(2)
+
+    def predict(*args: Any, **kwargs: Any) -> Any:
+        epoch, chunk, rows = args[2], args[3], args[4]
+        if (epoch, chunk) == (0, 1) and rows[0] == 0:  # the first stage's second answer
+            meet.wait(20)
+        return answers(*args, **kwargs)
+
+    def move(actions: Any, rows: Any) -> Any:
+        if rows[0] > 0 and not meet.broken and move.first:  # type: ignore[attr-defined]
+            move.first = False  # type: ignore[attr-defined]
+            meet.wait(20)  # the second stage's first chunk
+        return moves(actions, rows)
+
+    move.first = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(trainer.rollout, "predict", predict)
+    monkeypatch.setattr(trainer.env, "env_interact_step", move)
+    scheduled.iteration(GlobalStep(0))
+    assert not meet.broken
 
 
 def test_grpo_needs_no_last_values() -> None:
