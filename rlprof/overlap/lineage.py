@@ -70,16 +70,26 @@ class Lineage:
         self._same: dict[MemoryKey, MemoryKey] = {}
         self._owned: list[tuple[MemoryKey, Any]] = [] if owned is None else owned
         self._borrowed = False
-        #: Values that Python shares, where calls returned them.
-        self.shared: list[tuple[CallRecord, Path, Any]] = []
-        #: Containers, where calls returned them, and the keys of their items.
-        self.layouts: list[tuple[CallRecord, Path, tuple[Key, ...]]] = []
+        # three items for each, one after another: a row of its own for each would be one more object that
+        # the garbage collector goes through again and again
+        self._shared: list[Any] = []
+        self._layouts: list[Any] = []
         self._writes = writes
         self.stamps = Stamps()
         torch = torch_module()
         self._tensors = frozenset() if torch is None else frozenset({torch.Tensor, torch.nn.Parameter})
         #: Arrays of memory of their own that nobody has used yet: most are never asked for.
         self._fresh: list[Known] = []
+
+    @property
+    def shared(self) -> Iterator[tuple[CallRecord, Path, Any]]:
+        """Values that Python shares, where calls returned them."""
+        return _threes(self._shared)
+
+    @property
+    def layouts(self) -> Iterator[tuple[CallRecord, Path, tuple[Key, ...]]]:
+        """Containers, where calls returned them, and the keys of their items."""
+        return _threes(self._layouts)
 
     @property
     def memories(self) -> Iterable[MemoryTrack]:
@@ -261,6 +271,10 @@ class Lineage:
         event : int
             Number of the event, for the order of writes.
         """
+        if type(value) in _CONTAINERS and id(value) not in self.table:  # the usual case, in fewer steps
+            parts = take_apart(value)
+            if parts is not None:
+                return self._enter_container(value, parts, record, (), event, False)
         return self._enter(value, record, (), event)
 
     def note_output(self, value: Any, record: CallRecord, path: Path = ()) -> None:
@@ -268,10 +282,10 @@ class Lineage:
         parts = take_apart(value) if len(path) < DEEPEST else None
         if parts is None:
             if is_shared(value):
-                self.shared.append((record, path, value))
+                self._shared += (record, path, value)
             return
         if parts.keys:
-            self.layouts.append((record, path, parts.keys))
+            self._layouts += (record, path, parts.keys)
         for key, item in zip(parts.keys, parts.items, strict=True):
             self.note_output(item, record, (*path, key))
 
@@ -312,7 +326,7 @@ class Lineage:
             self.table[id(value)] = made
             return made
         if record is not None:
-            self.shared.append((record, path, value))
+            self._shared += (record, path, value)
         # a call's values that Python shares are not kept: equal ones from elsewhere are the same object
         if external and known is None:
             self.table[id(value)] = made
@@ -332,15 +346,27 @@ class Lineage:
         """A container that a call returned, or that came with the region's arguments."""
         kind, keys, held = parts
         if record is not None and keys:
-            self.layouts.append((record, path, keys))
+            self._layouts += (record, path, keys)
         items: list[Raw] = []
         arrays: list[Known] = []
         table = self.table
         is_whole, has_inner = True, False
         for key, item in zip(keys, held):  # noqa: B905  (as many keys as items)
+            # numbers and new arrays, as `_enter` does it, in fewer steps
             if type(item) is float:
                 number = table[id(item)] = Known(item, record, (*path, key), external)
                 items.append(number)
+                continue
+            if (
+                type(item) is np.ndarray
+                and item.base is None
+                and id(item) not in table
+                and record is not None
+                and not self._borrowed
+            ):
+                array = self._enter_fresh(item, record, (*path, key), event)
+                items.append(array)
+                arrays.append(array)
                 continue
             raw = self._enter(item, record, (*path, key), event, external)
             items.append(raw)
@@ -408,6 +434,11 @@ class Lineage:
         made.memory = track
         self.table[id(value)] = made
         return made
+
+
+def _threes(row: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    items = iter(row)
+    return zip(items, items, items, strict=True)
 
 
 def ids_of(container: Any) -> tuple[int, ...] | None:

@@ -111,7 +111,9 @@ def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], k
     if run is None or run.has_devices or node.program.has_hooks or _recorder.current is not None:
         return _observed(node, context, args, kwargs)
     # the same for a recorded call and nothing else, in fewer steps: the usual case
-    context.args, context.kwargs = args, kwargs
+    context.args = args
+    if kwargs:
+        context.kwargs = kwargs
     record = run.open(node, context, args, kwargs)
     record.start_ns = _now_ns()
     try:
@@ -122,6 +124,7 @@ def observed(node: ExecutionNode, context: CallContext, args: tuple[Any, ...], k
     if type(result) in _RESULTS:
         record.return_ns = _now_ns()
         run.close(record, result)
+        context.args = ()
         if node.children:
             node.program.ended(node, context, None)
         return result

@@ -258,6 +258,7 @@ class Snapshot:
         self._is_stale = self._is_unsorted = False
         self._single: dict[int, _Part] = {}
         self._arrays: dict[int, _Part] = {}
+        self._generators: dict[int, _Part] = {}
         self._calm: dict[int, _Part] = {}
         self._tensors: dict[int, _Part] = {}
         self._open(collections.deque((name, root, 0, 0, name) for name, root in self.roots.items()), _PARTS)
@@ -288,7 +289,12 @@ class Snapshot:
                 part = parts[key] = _Part(name, thing, reader, root, objects, containers)
             except Exception:  # a proxy of what is gone, an object that lies about its class
                 continue
-            (self._arrays if reader is _contents else self._single)[key] = part
+            if reader is _contents:
+                self._arrays[key] = part
+            elif reader is _generator:
+                self._generators[key] = part
+            else:
+                self._single[key] = part
             part.opens = self._opens(part)
             if part.opens:
                 queue.extend(
@@ -310,7 +316,7 @@ class Snapshot:
         self._things: list[Any] = []
         self._copies: list[Any] = []
         for key, part in self.parts.items():
-            if key in self._arrays:
+            if key in self._arrays or key in self._generators:
                 continue
             if part.reader is _version and part.seen:
                 self._tensors[key] = part
@@ -335,6 +341,10 @@ class Snapshot:
     def look(self) -> list[Change]:
         """Return what may have changed since the last look; the snapshot is of now afterwards."""
         moved = _moved(self._single.values()) if self._single else []
+        for part in self._generators.values():
+            before, part.seen = part.seen, part.read()
+            if part.seen != before:
+                moved.append((part, before))
         for part in self._arrays.values():
             if (part.seen[0] == part.thing) is not True:
                 moved.append((part, part.seen))
@@ -376,7 +386,8 @@ class Snapshot:
             self._is_stale = True
         if self._is_stale or not part.opens:
             return
-        now, come, gone = part.seen, collections.deque[_Waiting](), []
+        now, gone = part.seen, []
+        come: collections.deque[_Waiting] = collections.deque()
         for key, item, was in zip_longest(part.keys(now), part.items(now), part.items(before)):
             if item is not was:
                 if type(item) not in _PLAIN:
@@ -406,6 +417,7 @@ class Snapshot:
             return
         del self.parts[key]
         self._arrays.pop(key, None)
+        self._generators.pop(key, None)
         self._single.pop(key, None)
         self._lively.discard(key)
         if key in self._calm or key in self._tensors:
@@ -429,8 +441,7 @@ def _moved(parts: Iterable[_Part]) -> list[Change]:
         except RuntimeError:  # as in `_Part.read`
             now = ()
         if len(before) != len(now) or not all(map(is_, before, now)):
-            if part.reader is not _generator or before != now:  # its numbers are made anew at every look
-                found.append((part, before))
+            found.append((part, before))
             part.seen = now
     return found
 

@@ -8,8 +8,8 @@ much memory as is set aside for them.
 
 from __future__ import annotations
 
-import ctypes
 import zlib
+from ctypes import c_char, string_at
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,30 +67,41 @@ class TensorLook:
         Compare with a copy, not by a checksum.
     """
 
-    __slots__ = ("address", "copy", "looks", "sum", "version", "window")
+    __slots__ = ("address", "copy", "looks", "nbytes", "sum", "version")
 
     def __init__(self, tensor: Any, copied: bool) -> None:
         self.version = None if tensor.is_inference() else tensor._version
         self.address = tensor.data_ptr()
+        self.nbytes = tensor.nbytes
+        self.looks = self.sum = 0
+        self.copy: bytes | bytearray | None = None
+        if self.nbytes <= SMALL_BYTES:
+            self.copy = string_at(self.address, self.nbytes)
+        elif copied:
+            self.copy = bytearray(self.memory())
+        else:
+            self.sum = zlib.crc32(self.memory())
+
+    def memory(self) -> Any:
+        """Return the memory of the tensor, while it has it."""
         # not by way of numpy, after which the program could not resize its tensor any more
-        self.window = (ctypes.c_char * tensor.nbytes).from_address(self.address)
-        self.copy = bytearray(self.window) if copied else None
-        self.sum = 0 if copied else zlib.crc32(self.window)
-        self.looks = 0
+        return (c_char * self.nbytes).from_address(self.address)
 
     def is_of(self, tensor: Any) -> bool:
         """Whether the tensor holds the same now."""
         if (
             (self.version is not None and tensor._version != self.version)
-            or tensor.data_ptr() != self.address  # the window may be gone
-            or tensor.nbytes != len(self.window)
+            or tensor.data_ptr() != self.address  # what was there may be gone
+            or tensor.nbytes != self.nbytes
             or not tensor.is_contiguous()
         ):
             return False
+        if self.nbytes <= SMALL_BYTES:
+            return self.copy == string_at(self.address, self.nbytes)
         if self.copy is not None:
-            return bool(self.copy == self.window)
+            return bool(self.copy == self.memory())
         self.looks += 1
-        return zlib.crc32(self.window) == self.sum
+        return zlib.crc32(self.memory()) == self.sum
 
 
 #: What is kept of a look; None: changes of the thing cannot be told, or nobody has looked yet.
@@ -116,9 +127,21 @@ class Stamps:
         self._left_bytes -= size_bytes
         return True
 
-    def take(self, value: Any) -> Look:
-        """Return what `renewed` compares with."""
+    def take(self, value: Any, often: bool = False) -> Look:
+        """Return what `renewed` compares with.
+
+        Parameters
+        ----------
+        value : object
+            Array or object.
+        often : bool
+            It will be looked at at every call.
+        """
         if type(value) is np.ndarray:
+            if often and not value.dtype.hasobject and self._may_copy(value.nbytes):
+                copy = copy_of(value)
+                if copy is not None:
+                    return copy
             if value.nbytes <= SMALL_BYTES:
                 return stamp(value) if value.dtype.hasobject else value.tobytes()
             plain = value.dtype.kind in _PLAIN and value.flags.c_contiguous
@@ -138,7 +161,7 @@ class Stamps:
             or tensor.is_neg()
         ):
             return stamp(tensor)
-        return TensorLook(tensor, tensor.nbytes <= SMALL_BYTES and self._may_copy(tensor.nbytes))
+        return TensorLook(tensor, False)
 
     def renewed(self, value: Any, before: Look) -> tuple[bool, Look]:
         """Look again.
@@ -169,7 +192,7 @@ class Stamps:
             look: TensorLook = before  # type: ignore[assignment]
             if not look.is_of(value):
                 return True, self.take(value)
-            if look.looks == OFTEN and self._may_copy(len(look.window)):
+            if look.looks == OFTEN and self._may_copy(look.nbytes):
                 return False, TensorLook(value, True)
             return False, look
         if kind is Snapshot:

@@ -78,13 +78,16 @@ class RunTrace:
         self._drawn = GlobalRandom(watch.random)
         self._all_random = GlobalRandom()
         self._random = bool(watch.random)
-        #: There is something to look at around every call; of objects and generators, whatever calls do.
-        self._looks = self._is_around = self._random
+        #: Objects or generators are looked at around every call.
+        self._is_around = self._random
         #: Generators that were first drawn from in this run, by whom is not known.
         self.drawn_unseen: tuple[str, ...] = ()
         self._facts = {node: _Facts(node) for node in program.nodes.values()}
         self._whole: dict[tuple[str, int | None], Uses] = {}
-        self._torch = torch_module() is not None
+        torch = torch_module()
+        self._torch = torch is not None
+        #: Classes of plain arrays.
+        self._arrays = frozenset({np.ndarray} if torch is None else {np.ndarray, torch.Tensor})
         self.lock = threading.RLock()
         self._acquire, self._release = self.lock.acquire, self.lock.release  # half of what a block would cost
         self._references: dict[Any, CallRecord] = {}
@@ -108,8 +111,10 @@ class RunTrace:
             if above is None:
                 self._begin(args, kwargs)
             else:
-                if self._looks:
-                    self._before_call(above)
+                if self._is_around:
+                    self._look_around(above, True)  # first, for it knows better names
+                if self._watched:
+                    self._look(above, True)
                 above.has_inner = True
             if self._is_around:
                 self._open[record] = None
@@ -118,7 +123,7 @@ class RunTrace:
                 self._note_arguments(record, args, kwargs)
             if facts.has_batch:
                 axis = facts.first_axis
-                if axis is not None and args and type(args[0]) is np.ndarray and args[0].ndim > axis:
+                if axis is not None and args and type(args[0]) in self._arrays and args[0].ndim > axis:
                     record.batch_size = args[0].shape[axis]
                 else:
                     record.batch_size = batch_size(node, args, kwargs)
@@ -150,6 +155,8 @@ class RunTrace:
                     self._note_containers(record, raw)
         if arrays:
             record.arrays = arrays
+            if found == arrays:
+                record.args = arrays  # one list less to keep
             self._look_at_arguments(record, arrays)
 
     def _uses(
@@ -188,20 +195,7 @@ class RunTrace:
                 raw.items = now
                 self.lineage.container_track(raw).write(record, self._event)
 
-    def _before_call(self, above: CallRecord) -> None:
-        """Look at what the code around a call that starts has done since the last look."""
-        if self._surroundings is not None or self._random:
-            self._look_around(above, own=True)  # first, for it knows better names
-        if self._watched:
-            self._look(above, own=True)
-
-    def _after_call(self, record: CallRecord) -> None:
-        if self._surroundings is not None or self._random:
-            self._look_around(record, own=record.has_inner)
-        if self._watched:
-            self._look(record, own=record.has_inner)
-
-    def _look_around(self, record: CallRecord, *, own: bool) -> None:
+    def _look_around(self, record: CallRecord, own: bool) -> None:
         """Find what the code of a call did besides values; `own`: that of a call around others."""
         drawn = self._drawn.moved() if self._random else ()
         found = self._surroundings.look() if self._surroundings is not None else None
@@ -232,7 +226,7 @@ class RunTrace:
         if self._writes and self._watch.runs:  # the first run may still set things up
             given = (*args, *kwargs.values())
             self._surroundings = Surroundings(self.program, given, self._watch.ignored)
-            self._looks = self._is_around = True
+            self._is_around = True
         for obj in self._watch.kept.values():
             small = not is_array(obj) or is_tensor(obj) or obj.nbytes <= _WATCHED_BYTES
             self._start_watching(obj, only_once=not small or len(self._watched) >= _WATCHED)
@@ -259,9 +253,11 @@ class RunTrace:
         self._acquire()
         try:
             self._event += 1
-            if self._looks:
+            if self._is_around:
                 self._open.pop(record, None)
-                self._after_call(record)
+                self._look_around(record, record.has_inner)
+            if self._watched:
+                self._look(record, record.has_inner)
             if record.arrays and self._writes:
                 self._find_writes(record)
             if record.containers and not record.has_inner:
@@ -293,16 +289,19 @@ class RunTrace:
                     track.write(record, event)
             known.stamped_at = event
 
-    def _look(self, running: CallRecord, *, own: bool) -> None:
+    def _look(self, running: CallRecord, own: bool) -> None:
         """Look at what is watched: a change was made by the code that ran since the last look."""
+        renewed, event = self.lineage.stamps.renewed, self._event
         for known in self._watched:
-            changed, known.stamp = self.lineage.stamps.renewed(known.obj, known.stamp)
+            known.stamped_at = event
+            if type(known.stamp) is bytearray and (known.stamp == known.obj) is True:
+                continue  # the usual case, in fewer steps
+            changed, known.stamp = renewed(known.obj, known.stamp)
             if changed:
                 assert known.memory is not None
                 known.memory.write(running, self._event)
                 if own:
                     self._note_effects(running, [_named(known)])
-            known.stamped_at = self._event
 
     def _start_watching(self, array: Any, only_once: bool = False) -> None:
         """Look at an array or object from now on; `only_once`: now, and when a call is given it."""
@@ -312,10 +311,9 @@ class RunTrace:
         self.lineage.resolve(array, found)
         for known in found:
             if known not in self._watched:
-                known.stamp, known.stamped_at = self.lineage.stamps.take(known.obj), self._event
+                known.stamp, known.stamped_at = self.lineage.stamps.take(known.obj, often=True), self._event
                 if not only_once:
                     self._watched.append(known)
-                    self._looks = True
 
     # calls that end in a future ----------------------------------------------------------------------------
 
