@@ -50,10 +50,10 @@ def documents(checkout: Path, wanted: Callable[[Document], bool]) -> dict[str, D
 
 
 def on_gpu(document: Document) -> bool:
-    """Whether a run of `benchmarks.gpu.embodied` was on a GPU."""
+    """Whether a run of `benchmarks.gpu.embodied` or `benchmarks.gpu.optimize` was on a GPU."""
     config = document.get("config")
     return (
-        document.get("command") == "run"
+        document.get("command") in ("run", "optimize")
         and isinstance(config, dict)
         and str(config.get("device", "")).startswith("cuda")
     )

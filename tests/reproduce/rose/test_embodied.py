@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlprof.reproduce.papers import read_paper
-from rlprof.reproduce.rose import alone, schedules
+from rlprof.reproduce.rose import alone, overhead, schedules
 from rlprof.reproduce.rose.results import documents, on_gpu
 from rlprof.reproduce.study import obtain
 from rlprof.unavailable import Unavailable
@@ -61,20 +61,61 @@ def test_a_new_measurement_makes_the_stored_table_another(tmp_path: Path) -> Non
 
 
 def test_schedules_count_complete_iterations_after_warming_up(tmp_path: Path) -> None:
-    there = made.checkout(tmp_path, a=made.run(), b=made.run(mps=True))
+    there = made.checkout(tmp_path, a=made.run(), b=made.run("mujoco_warp", mps=True))
     table = obtain(schedules.study("h200", 0, there), tmp_path / "out").table
-    rows = {(r["mps"], r["variant"]): r for r in schedules.by_variant(table.frame).iter_rows(named=True)}
-    assert rows[False, "colocated"]["steps_per_s"] == 105.0
-    assert (rows[False, "colocated"]["iterations"], rows[False, "colocated"]["active_frac"]) == (2, 0.4)
-    assert rows[False, "hybrid"]["active_frac"] is None
-    # MPS and switches are no part of the best of today's schedules
-    assert rows[True, "hybrid-pipe+prefetch"]["over_best"] == pytest.approx(150 / 120)
-    best = schedules.best_schedule(schedules.by_variant(table.frame), "libero")
+    by_variant = schedules.by_variant(table.frame)
+    rows = {(r["file"], r["variant"]): r for r in by_variant.iter_rows(named=True)}
+    assert rows["a.json", "colocated"]["steps_per_s"] == 105.0
+    assert (rows["a.json", "colocated"]["iterations"], rows["a.json", "colocated"]["active_frac"]) == (2, 0.4)
+    assert rows["a.json", "hybrid"]["active_frac"] is None
+    # switches are no part of the best of today's schedules
+    assert rows["a.json", "hybrid-pipe+prefetch"]["over_best"] == pytest.approx(150 / 120)
+    best = schedules.best_schedule(by_variant, "libero")
     assert best is not None
     assert best["variant"] == "hybrid"
+    assert schedules.best_schedule(by_variant, "mujoco_warp") is None  # it ran with MPS only
     compared = schedules.compare({"schedules": table.frame}, PAPER)
     assert [c.ours for c in compared] == ["hybrid", pytest.approx(1.25)]
     assert compared[1].paper == 1.39
+
+
+def test_optimised_graphs_are_compared_within_their_own_run(tmp_path: Path) -> None:
+    document = made.run()
+    document |= {
+        "command": "optimize",
+        "iterations": [
+            made.iteration(name, 1, rate, active=None, sm_activity=active)
+            for name, rate, active in (
+                ("native", 100.0, 0.4), ("colocated-pipe", 110.0, 0.5),
+                ("round 1", 132.0, 0.55), ("optimised", 143.0, 0.65),
+            )
+        ],
+        "optimisation": {
+            "overhead": {
+                "total_s": 300.0, "retained_training_s": 200.0, "net_s": 100.0, "gain_s": 3.0,
+                "paid_back_after_iterations": 34,
+            },
+            "rounds": [{"accepted": True}, {"accepted": False}],
+            "steps": ["split", "interleave"],
+            "ended": "no gain",
+            "iterations": [{"time_s": 10.0}, {"time_s": 8.0}],
+        },
+    }  # fmt: skip
+    slower = made.run()  # another lease of the same machine, with a slower reference
+    there = made.checkout(tmp_path, optimize=document, run=slower)
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    ablation = {c.quantity: c for c in schedules.compare_ablation({"schedules": frame}, PAPER)}
+    assert ablation["libero: one round over Colocated+Pipe"].ours == pytest.approx(1.2)
+    assert ablation["libero: two rounds over Colocated+Pipe"].ours == pytest.approx(1.3)
+    assert isinstance(ablation["mujoco_warp: graph only over Colocated"].ours, Unavailable)
+    active = {c.quantity: c for c in schedules.compare_activity({"schedules": frame}, PAPER)}
+    assert active["libero: SM activity, optimised"].ours == pytest.approx(65)
+    assert active["libero: relative improvement"].paper == pytest.approx(39.3, abs=0.1)
+    spent = obtain(overhead.study("h200", 0, there), tmp_path / "spent").table.frame
+    found = {c.quantity: c.ours for c in overhead.compare({"overhead": spent}, PAPER)}
+    assert found["libero: net overhead"] == 100.0
+    assert found["libero: of 250 of our iterations"] == pytest.approx(100 * 100 / (250 * 8))
+    assert found["libero: of 250 iterations of 340 s"] == pytest.approx(100 * 100 / (250 * 340))
 
 
 @pytest.mark.slow
