@@ -40,7 +40,7 @@ def test_a_daemon_is_started_listed_probed_and_stopped(cli: Cli, fake_mps: Path)
     assert daemons() == [daemon]  # the one that was there was used
     stopped = cli("mps", "stop")
     assert (stopped.code, stopped.out) == (0, "GPU 0: stopped\n")
-    assert mps_guardian.marked(daemon.mark) == []
+    assert daemon.processes == []
     assert cli("mps", "status").out == "no MPS daemon runs\n"
     # levels are known now: no daemon is needed
     known = json.loads(cli("mps", "levels", "--step", 10, "--format", "json").out)
@@ -66,7 +66,7 @@ def test_a_daemon_ends_with_the_process_that_it_is_for(cli: Cli, fake_mps: Path)
             break
         subprocess.run(["sleep", "0.02"], check=True)
     assert not folder.exists()
-    assert mps_guardian.marked(document["mark"]) == []
+    assert mps_guardian.members("", document["mark"]) == []
 
 
 def test_what_others_run_is_listed_and_not_stopped(cli: Cli, fake_mps: Path, fake_control: Path) -> None:

@@ -100,7 +100,7 @@ class Daemon:
     @property
     def processes(self) -> list[int]:
         """Ids of the control daemon and its servers."""
-        return mps_guardian.marked(self.mark)
+        return mps_guardian.members(str(self.folder), self.mark)
 
     def environment(self, level: Level | None = None) -> dict[str, str]:
         """Environment variables that make a process a client.

@@ -11,8 +11,6 @@ from pathlib import Path
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import Gpu
 
-#: Of control daemon and server, cut by the kernel to 15 letters.
-_NAME = "nvidia-cuda-mps"
 #: Where a daemon listens that was not told otherwise.
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 
@@ -84,7 +82,7 @@ def _in_process_table() -> list[Foreign]:
         if not folder.name.isdecimal():
             continue
         try:
-            if (folder / "comm").read_text(errors="replace").strip() != _NAME:
+            if (folder / "comm").read_bytes().strip() != mps_guardian.NAME:
                 continue
             owner = folder.stat().st_uid
         except OSError:

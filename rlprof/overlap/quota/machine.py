@@ -22,7 +22,7 @@ def gpu_state(uuid: str) -> dict[str, Any] | Unavailable:
     Parameters
     ----------
     uuid : str
-        Of the GPU.
+        Of the GPU, or its number in nvidia-smi.
     """
     why = "nvidia-smi gave no answer"
     for reasons in ("clocks_event_reasons", "clocks_throttle_reasons"):  # of newer and older drivers

@@ -1,8 +1,9 @@
 """Ends an MPS daemon of rlprof: told by `rlprof mps stop`, or because the process that it was for is gone.
 
-A daemon is known by a mark in its environment, which the server that it starts inherits. Nothing is ever
-ended that neither has the mark nor is a child of what has it. Run as a script, this file waits until the
-owner of a daemon is gone, however it ended, and then ends the daemon. It imports nothing of rlprof.
+A daemon is known by a mark in its environment, which the server that it starts inherits, or by the process id
+that it wrote into its private folder. Nothing is ever ended that is neither one of these nor a child of one.
+Run as a script, this file waits until the owner of a daemon is gone, however it ended, and then ends the
+daemon. It imports nothing of rlprof.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import time
 
 #: Environment variable that holds the mark of a daemon and of its server.
 VARIABLE = "RLPROF_MPS"
+#: What the kernel calls control daemons and servers: their names, cut to 15 letters.
+NAME = b"nvidia-cuda-mps"
 #: How long a daemon is asked to end, and told to, before it is killed; and how long its server may take to
 #: let clients finish, in seconds.
 ASKED_S, CLIENTS_S = 10.0, 5
@@ -30,31 +33,48 @@ def start_ticks(process: int) -> int | None:
 
 def _stat(process: int) -> list[bytes] | None:
     """What follows the name in the process's stat file; None if it is gone or a zombie."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123 - a script that starts at once
-            fields = file.read().rsplit(b")", 1)[1].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else fields
+    fields = _read(f"/proc/{process}/stat").rpartition(b")")[2].split()
+    return None if not fields or fields[0] in (b"Z", b"X") else fields
 
 
-def marked(mark: str) -> list[int]:
-    """Ids of living processes whose environment holds the mark, and of their children; without this one."""
+def members(folder: str, mark: str) -> list[int]:
+    """Ids of the living processes of a daemon: control daemon and servers.
+
+    Parameters
+    ----------
+    folder : str
+        The daemon's.
+    mark : str
+        What its processes carry.
+    """
     found, parents, wanted = [], dict[int, int](), f"\0{VARIABLE}={mark}\0".encode()
+    written = _written(folder)
     for name in os.listdir("/proc"):  # noqa: PTH208
         fields = _stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
         if fields is None:
             continue
-        parents[int(name)] = int(fields[1])
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
-                environment = file.read()
-        except OSError:  # it has just ended, or is not ours
-            continue
-        if wanted in b"\0" + environment + b"\0":
-            found.append(int(name))
-    # of a server that was started with another environment
+        process = int(name)
+        parents[process] = int(fields[1])
+        by_id = process == written and _read(f"/proc/{name}/comm").strip() == NAME
+        if by_id or wanted in b"\0" + _read(f"/proc/{name}/environ") + b"\0":
+            found.append(process)
+    # a server may have been started with another environment
     return found + [p for p, parent in parents.items() if parent in found and p not in found]
+
+
+def _written(folder: str) -> int | None:
+    """Process id that the control daemon wrote down."""
+    text = _read(os.path.join(folder, "pipe", "nvidia-cuda-mps-control.pid")).strip()  # noqa: PTH118
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: str) -> bytes:
+    """What a file holds; nothing if it is gone, or not ours."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return b""
 
 
 def tell(binary: str, pipe: str, order: str, timeout_s: float = 10.0) -> tuple[int, str]:
@@ -81,9 +101,9 @@ def tell(binary: str, pipe: str, order: str, timeout_s: float = 10.0) -> tuple[i
     return done.returncode, done.stdout
 
 
-def _gone(mark: str, within_s: float) -> bool:
+def _gone(folder: str, mark: str, within_s: float) -> bool:
     until = time.monotonic() + within_s
-    while marked(mark):
+    while members(folder, mark):
         if time.monotonic() > until:
             return False
         time.sleep(0.02)
@@ -93,21 +113,20 @@ def _gone(mark: str, within_s: float) -> bool:
 def end(binary: str, folder: str, mark: str) -> list[int]:
     """End a daemon and its server and remove their folder; what could not be ended."""
     pipe = os.path.join(folder, "pipe")  # noqa: PTH118
-    left = marked(mark)
-    if left:
+    if members(folder, mark):
         # the second form is for programs of before the first one was there
         for order in (f"quit -t {CLIENTS_S}", "quit"):
             tell(binary, pipe, order, CLIENTS_S + ASKED_S)
-            if _gone(mark, ASKED_S / 2):
+            if _gone(folder, mark, ASKED_S / 2):
                 break
     for number in (signal.SIGTERM, signal.SIGKILL):
         # also those that were about to start when this began
-        for process in marked(mark):
+        for process in members(folder, mark):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
-        if _gone(mark, 3.0):
+        if _gone(folder, mark, 3.0):
             break
-    left = marked(mark)
+    left = members(folder, mark)
     if not left:
         shutil.rmtree(folder, ignore_errors=True)
     return left

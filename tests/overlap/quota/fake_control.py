@@ -1,7 +1,7 @@
 """A stand-in for nvidia-cuda-mps-control, where there is no GPU: the same orders, answers and files, no MPS.
 
 FAKE_MPS chooses what goes wrong: "refuses" (does not start), "deaf" (does not answer, and does not quit),
-"old" (knows no `quit -t`), "limit" (takes no client).
+"old" (knows no `quit -t`), "limit" (takes no client), "shy" (the daemon does not keep its environment).
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ def start() -> int:
     for number in (0, 1, 2):
         os.dup2(null, number)
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
+    if FAULT == "shy":
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("RLPROF")}
+        os.execve(sys.argv[0], [sys.argv[0], "--serve"], kept)
     serve()
     os._exit(0)
 
@@ -105,4 +108,4 @@ def ask() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(start() if "-d" in sys.argv else ask())
+    sys.exit(serve() if "--serve" in sys.argv else start() if "-d" in sys.argv else ask())

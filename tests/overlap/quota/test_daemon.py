@@ -34,7 +34,7 @@ def body():
 
 def gone(mark: str, within_s: float = 8.0) -> bool:
     until = time.monotonic() + within_s
-    while mps_guardian.marked(mark):
+    while mps_guardian.members("", mark):
         if time.monotonic() > until:
             return False
         time.sleep(0.02)
@@ -62,7 +62,7 @@ def test_a_daemon_serves_clients_under_quotas_and_leaves_nothing_behind(fake_mps
         assert daemon.environment(levels[0])["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
         assert daemon.environment()["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
         assert Daemon.from_dict(daemon.to_dict()) == daemon
-    assert mps_guardian.marked(daemon.mark) == []
+    assert daemon.processes == []
     assert not daemon.folder.exists()
     assert daemons() == []
 
@@ -70,7 +70,7 @@ def test_a_daemon_serves_clients_under_quotas_and_leaves_nothing_behind(fake_mps
 def test_an_exception_ends_the_daemon(fake_mps: Path) -> None:
     with pytest.raises(ZeroDivisionError), mps() as daemon:
         _ = 1 / 0
-    assert mps_guardian.marked(daemon.mark) == []
+    assert daemon.processes == []
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_process_that_ends_in_any_way_takes_its_daemon_along(
         assert process.stdout is not None
         mark, folder = process.stdout.readline().split()
         if number is not None:
-            assert mps_guardian.marked(mark)
+            assert mps_guardian.members("", mark)
             process.send_signal(number)
         process.wait(20)
     assert gone(mark)
@@ -161,7 +161,7 @@ def test_a_daemon_that_does_not_quit_is_ended(
         monkeypatch.setenv("FAKE_MPS", fault)
         daemon = start()
     daemon.stop(even_with_clients=True)
-    assert mps_guardian.marked(daemon.mark) == []
+    assert daemon.processes == []
     assert not daemon.folder.exists()
 
 
@@ -242,6 +242,19 @@ def test_what_somebody_else_wrote_is_not_believed(fake_mps: Path, tmp_path: Path
     (daemon.folder / "state.json").write_text('{"gpu": 1}')
     assert daemons(fake_mps) == []
     mps_guardian.end(daemon.binary, str(daemon.folder), daemon.mark)
+
+
+def test_a_daemon_is_known_by_what_it_wrote_down_too(fake_mps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a control program not keep its environment, its daemon is still ours, and is ended."""
+    monkeypatch.setenv("FAKE_MPS", "shy")
+    daemon = start()
+    assert mps_guardian.members("", daemon.mark) == []
+    processes = daemon.processes
+    assert len(processes) == 2
+    assert foreign_daemons() == []
+    daemon.stop()
+    assert not [p for p in processes if mps_guardian.start_ticks(p) is not None]
+    assert not daemon.folder.exists()
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_quotas_take_effect_and_nothing_is_left() -> None:
         assert 0.4 * all_of_them <= half <= 0.6 * all_of_them
         assert len(daemon.servers()) == 1
         assert set(daemon.servers()) < set(daemon.processes)
-    assert mps_guardian.marked(daemon.mark) == []
+    assert daemon.processes == []
     assert not daemon.folder.exists()
     assert foreign_daemons() == []
 
@@ -74,13 +74,13 @@ def test_a_process_that_is_ended_takes_its_daemon_along(number: signal.Signals) 
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         mark = process.stdout.readline().strip()
-        assert mps_guardian.marked(mark)
+        assert mps_guardian.members("", mark)
         process.send_signal(number)
         process.wait(20)
     until = time.monotonic() + 15
-    while mps_guardian.marked(mark) and time.monotonic() < until:
+    while mps_guardian.members("", mark) and time.monotonic() < until:
         time.sleep(0.05)
-    assert mps_guardian.marked(mark) == []
+    assert mps_guardian.members("", mark) == []
     assert foreign_daemons() == []
 
 
