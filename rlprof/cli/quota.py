@@ -56,6 +56,10 @@ def quota(
     final_pairs: Annotated[
         int, typer.Option("--final-pairs", metavar="N", min=1, help="Most pairs of the validation.")
     ] = 12,
+    sweep: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Also measure every N-th level.", show_default="the search"),
+    ] = None,
     confidence: Annotated[float, typer.Option(metavar="P", help="Of a clear difference.")] = 0.95,
     least_gain: Annotated[
         float, typer.Option("--least-gain", metavar="FRACTION", help="A gain that is worth a quota.")
@@ -96,6 +100,7 @@ def quota(
         final=Rule(confidence, final_pairs, fraction(least_gain, option="--least-gain")),
         budget_s=None if budget is None else duration_ns(budget, option="--budget", least_ns=1) / 1e9,
         timeout_s=duration_ns(timeout, option="--timeout", least_ns=1) / 1e9,
+        sweep=sweep,
     )
     if settings.rule.least_pairs is None or settings.final.least_pairs is None:
         raise UsageError(

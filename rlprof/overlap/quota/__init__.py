@@ -8,7 +8,7 @@ from rlprof.overlap.quota.levels import Level, distinct
 from rlprof.overlap.quota.mechanism import Cores, Mechanism, Mps, Nice
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
 from rlprof.overlap.quota.rounds import rounds
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search
+from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep
 from rlprof.overlap.quota.tune import Settings, Tuning, tune
 from rlprof.overlap.quota.validation import Validation, validate
 from rlprof.overlap.quota.workers import QuotaBackend, started_with
@@ -36,6 +36,7 @@ __all__ = [
     "quota_search",
     "rounds",
     "started_with",
+    "sweep",
     "tune",
     "validate",
 ]

@@ -47,6 +47,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "unmanaged": part(tuning.unmanaged),
         "pair": part(tuning.pair),
         "levels": part(levels) if isinstance(levels, Unavailable) else [x.to_dict() for x in levels],
+        "sweep": [trial.to_dict() for trial in tuning.sweep],
         "search": part(tuning.search),
         "validation": part(tuning.validation),
         "quotas": {name: level.to_dict() for name, level in tuning.quotas.items()},
@@ -109,8 +110,9 @@ def _times(found: Spread) -> str:
 
 
 def _search_text(tuning: Tuning, search: QuotaSearch) -> str:
+    found = {trial.k: trial for trial in (*tuning.sweep, *search.trials)}
     rows = []
-    for trial in search.trials:
+    for trial in found.values():
         notes = [n for k, n in ((search.start, "q0"), (search.anchor, "anchor")) if k == trial.k]
         notes += ["best"] if trial.k == search.best else []
         rows.append(

@@ -13,7 +13,7 @@ from rlprof.overlap.quota.errors import QuotaError
 from rlprof.overlap.quota.levels import Level
 from rlprof.unavailable import Unavailable
 
-Phase = Literal["start", "coarse", "fine"]
+Phase = Literal["start", "coarse", "fine", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Trial:
         Number of the level, from 1 (weakest) to Q.
     level : Level
         The quota.
-    phase : {"start", "coarse", "fine"}
-        Which part of the search asked for it.
+    phase : {"start", "coarse", "fine", "sweep"}
+        Which part of the search asked for it; "sweep" for none.
     measurement : Measurement or Unavailable
         Its time; a level that could not be measured counts as slower than all others.
     """
@@ -63,6 +63,17 @@ class Trial:
     def time_s(self) -> float:
         """Measured time in seconds; infinite if there is none."""
         return self.measurement.time_s if isinstance(self.measurement, Measurement) else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a JSON document."""
+        row: dict[str, Any] = {"k": self.k, "phase": self.phase, **self.level.to_dict()}
+        found = self.measurement
+        if isinstance(found, Unavailable):
+            return row | {"time_s": None, "unavailable": found.reason}
+        row |= {"time_s": found.time_s, "spread_s": found.spread_s, "runs": found.runs}
+        if hasattr(found.detail, "to_dict"):
+            row["comparison"] = found.detail.to_dict()
+        return row
 
 
 @dataclass(frozen=True)
@@ -224,10 +235,8 @@ def quota_search(
     QuotaError
         If the start itself cannot be measured.
     """
-    levels = tuple(levels)
+    levels = _ascending(levels)
     count = len(levels)
-    if not levels or any(a.amount >= b.amount for a, b in pairwise(levels)):
-        raise UsageError("the levels are not in ascending order", hint="give distinct(probed), weakest first")
     k0 = count if start is None else start
     if not 1 <= k0 <= count:
         raise UsageError(f"the search is to start at level {k0}", hint=f"there are levels 1 to {count}")
@@ -244,6 +253,60 @@ def quota_search(
         anchor = search.anchor
     best = min(search.times, key=search.times.__getitem__)  # of equal ones the first
     return QuotaSearch(levels, k0, rho, tuple(search.trials), anchor, best, complete, reason)
+
+
+def sweep(
+    levels: Sequence[Level],
+    measure: Callable[[Level], float | Measurement | Unavailable],
+    every: int = 1,
+    *,
+    spent: Callable[[], bool] | None = None,
+    watch: Callable[[Trial], None] | None = None,
+) -> tuple[Trial, ...]:
+    """Measure every so many levels, from the last one down: the curve along which the search goes.
+
+    Parameters
+    ----------
+    levels, measure, spent, watch
+        As of `quota_search`.
+    every : int
+        1: all levels.
+
+    Raises
+    ------
+    UsageError
+        As `quota_search`, or if `every` is below 1.
+    """
+    levels = _ascending(levels)
+    if every < 1:
+        raise UsageError(f"every {every} levels cannot be measured", hint="give 1 for all of them")
+    trials: list[Trial] = []
+    for k in range(len(levels), 0, -every):
+        if trials and spent is not None and spent():
+            break
+        trials.append(_measured(k, levels[k - 1], "sweep", measure))
+        if watch is not None:
+            watch(trials[-1])
+    return tuple(trials)
+
+
+def _ascending(levels: Sequence[Level]) -> tuple[Level, ...]:
+    levels = tuple(levels)
+    if not levels or any(a.amount >= b.amount for a, b in pairwise(levels)):
+        raise UsageError("the levels are not in ascending order", hint="give distinct(probed), weakest first")
+    return levels
+
+
+def _measured(
+    k: int, level: Level, phase: Phase, measure: Callable[[Level], float | Measurement | Unavailable]
+) -> Trial:
+    found = measure(level)
+    if not isinstance(found, Measurement | Unavailable):
+        found = Measurement(float(found))
+    trial = Trial(k, level, phase, found)
+    if math.isnan(trial.time_s) or trial.time_s < 0:
+        raise UsageError(f"the time under level {k} is {trial.time_s}", hint="measure must give seconds")
+    return trial
 
 
 class _Search:
@@ -265,16 +328,10 @@ class _Search:
         """Measure level k."""
         if self.trials and self.spent is not None and self.spent():
             raise _Spent
-        level = self.levels[k - 1]
-        found = self.measure(level)
-        if not isinstance(found, Measurement | Unavailable):
-            found = Measurement(float(found))
-        trial = Trial(k, level, phase, found)
-        if math.isnan(trial.time_s) or trial.time_s < 0:
-            raise UsageError(f"the time under level {k} is {trial.time_s}", hint="measure must give seconds")
+        trial = _measured(k, self.levels[k - 1], phase, self.measure)
         if phase == "start":
-            if isinstance(found, Unavailable):
-                raise QuotaError(f"the quota to start from cannot be measured: {found.reason}")
+            if isinstance(trial.measurement, Unavailable):
+                raise QuotaError(f"the quota to start from cannot be measured: {trial.measurement.reason}")
             self.anchor = k
         self.trials.append(trial)
         self.times[k] = trial.time_s

@@ -17,7 +17,15 @@ from rlprof.overlap.quota.errors import BranchError
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.mechanism import Mechanism
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, most_trials, quota_search
+from rlprof.overlap.quota.search import (
+    Measurement,
+    QuotaSearch,
+    Trial,
+    coarse_step,
+    most_trials,
+    quota_search,
+    sweep,
+)
 from rlprof.overlap.quota.validation import Validation, validate
 from rlprof.progress import Progress, silent
 from rlprof.taskgraph import Edge, RunRecord, Task, TaskGraph
@@ -42,12 +50,15 @@ class Settings:
         time, judged by those before it. The first turn is always measured.
     timeout_s : float
         Longest time of a set-up or a round, in seconds.
+    sweep : int or None
+        Also measure every so many levels before the search, which uses what is known then.
     """
 
     rule: Rule = field(default_factory=lambda: Rule(most_pairs=6))
     final: Rule = field(default_factory=lambda: Rule(most_pairs=12, least_gain_frac=0.01))
     budget_s: float | None = None
     timeout_s: float = 600.0
+    sweep: int | None = None
 
     @property
     def rounds(self) -> int:
@@ -79,6 +90,8 @@ class Tuning:
         Who has slack.
     levels : tuple of Level or Unavailable
         Weakest first.
+    sweep : tuple of Trial
+        Levels that were measured beside the search, if that was wanted.
     search : QuotaSearch or Unavailable
         Algorithm 2.
     validation : Validation or Unavailable
@@ -107,6 +120,7 @@ class Tuning:
     validation: Validation | Unavailable
     reason: str
     spent_s: float
+    sweep: tuple[Trial, ...] = ()
     states: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -340,43 +354,59 @@ class _Tuner:
         return next(b for b in self.branches if b.name == name)
 
     def search(self, pair: EligiblePair, levels: Sequence[Level]) -> QuotaSearch:
-        """Run Algorithm 2."""
-        bench, start = self.bench, self.known.together
-        most = most_trials(len(levels))
+        """Measure what is wanted beside the search, then run Algorithm 2."""
+        count = len(levels)
+        known: dict[Level, Measurement | Unavailable] = {}
 
         def measure(level: Level) -> Measurement | Unavailable:
-            began_s = self.spent_s
-            if level == levels[-1]:  # q0 was measured: its median is what gains are subtracted from
-                return Measurement(start.median_s, start.width_s, start.runs)
-            try:
-                worker = bench.worker(self.branch(pair.earlier), level)
-            except BranchError as error:
-                return Unavailable(str(error))
-            changed = self.others(pair, worker)
-            try:
-                bench.together(changed)
-                found = measure_paired(
-                    lambda: bench.together(self.workers).join_s,
-                    lambda: bench.together(changed).join_s,
-                    self.settings.rule,
-                )
-            finally:
-                bench.release(worker)
-                self.trial_s = max(self.trial_s, self.spent_s - began_s)
-            time_s = start.median_s - found.gain_s
-            return Measurement(time_s, found.candidate.width_s, len(found.pairs), found)
+            if level not in known:
+                known[level] = self.measure(pair, level, is_q0=level == levels[-1])
+            return known[level]
 
+        def tell(trial: Trial, done: int, most: int) -> None:
+            self.progress(f"level {trial.k} of {count}", 0.3 + 0.5 * done / most)
+
+        if self.settings.sweep is not None:
+            swept: list[Trial] = []
+
+            def note_sweep(trial: Trial) -> None:
+                swept.append(trial)
+                tell(trial, len(swept), 2 * count)
+                self.keep(sweep=tuple(swept))
+
+            sweep(levels, measure, self.settings.sweep, spent=self._search_is_over, watch=note_sweep)
         trials: list[Trial] = []
 
         def note(trial: Trial) -> None:
             trials.append(trial)
-            self.progress(f"level {trial.k} of {len(levels)}", 0.3 + 0.5 * len(trials) / most)
+            tell(trial, len(trials), most_trials(count))
             so_far = min(trials, key=lambda t: t.time_s)
-            anchor = trials[0].k
-            made = (len(levels), 0, tuple(trials), anchor, so_far.k, False, "not finished")
+            made = (count, coarse_step(count), tuple(trials), count, so_far.k, False, "not finished")
             self.keep(search=QuotaSearch(tuple(levels), *made))
 
         return quota_search(levels, measure, spent=self._search_is_over, watch=note)
+
+    def measure(self, pair: EligiblePair, level: Level, *, is_q0: bool) -> Measurement | Unavailable:
+        """Measure a level in pairs with q0, in a process of its own."""
+        bench, start, began_s = self.bench, self.known.together, self.spent_s
+        if is_q0:  # it was measured: its median is what gains are subtracted from
+            return Measurement(start.median_s, start.width_s, start.runs)
+        try:
+            worker = bench.worker(self.branch(pair.earlier), level)
+        except BranchError as error:
+            return Unavailable(str(error))
+        changed = self.others(pair, worker)
+        try:
+            bench.together(changed)
+            found = measure_paired(
+                lambda: bench.together(self.workers).join_s,
+                lambda: bench.together(changed).join_s,
+                self.settings.rule,
+            )
+        finally:
+            bench.release(worker)
+            self.trial_s = max(self.trial_s, self.spent_s - began_s)
+        return Measurement(start.median_s - found.gain_s, found.candidate.width_s, len(found.pairs), found)
 
     def _search_is_over(self) -> bool:
         """Whether a further level would take time that the validation needs."""

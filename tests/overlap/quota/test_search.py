@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from rlprof.errors import UsageError
 from rlprof.overlap.quota.errors import QuotaError
 from rlprof.overlap.quota.levels import Level
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, coarse_step, most_trials, quota_search
+from rlprof.overlap.quota.search import (
+    Measurement,
+    QuotaSearch,
+    coarse_step,
+    most_trials,
+    quota_search,
+    sweep,
+)
 from rlprof.unavailable import Unavailable
 
 
@@ -196,6 +203,18 @@ def test_levels_that_make_no_sense_are_refused(levels: tuple[Level, ...], start:
 def test_what_is_no_time_is_refused(time_s: float) -> None:
     with pytest.raises(UsageError, match="time under level"):
         quota_search(levels_of(3), lambda _level: time_s)
+
+
+@given(st.integers(1, 40), st.integers(1, 7))
+def test_a_sweep_measures_every_so_many_levels(q: int, every: int) -> None:
+    trials = sweep(levels_of(q), lambda level: float(level.amount), every)
+    assert [t.k for t in trials] == list(range(q, 0, -every))
+    assert {t.phase for t in trials} == {"sweep"}
+    assert sweep(levels_of(q), lambda level: 1.0, every, spent=lambda: True) == (
+        *sweep(levels_of(q), lambda level: 1.0, q),
+    )
+    with pytest.raises(UsageError):
+        sweep(levels_of(q), lambda level: 1.0, 0)
 
 
 def test_trials_are_told_as_they_are_done() -> None:

@@ -247,6 +247,19 @@ def test_a_level_under_which_a_branch_fails_counts_as_slower() -> None:
     assert "out of memory" in json.dumps(tuning_document(found)["search"])
 
 
+def test_a_sweep_draws_the_curve_and_the_search_measures_nothing_twice() -> None:
+    found, bench, _ = tuned(settings=Settings(sweep=4))
+    assert [t.k for t in found.sweep] == list(range(32, 0, -4))
+    assert isinstance(found.search, QuotaSearch)
+    measured = {t.k for t in (*found.sweep, *found.search.trials)}
+    assert bench.began == 4 + (len(measured) - 1) + 3  # two sets, every level but q0, the validation
+    plain, _, _ = tuned()
+    assert found.quotas == plain.quotas
+    document = tuning_document(found)
+    assert [row["k"] for row in document["sweep"]] == [t.k for t in found.sweep]
+    assert tuning_text(found).count("sweep") > 3
+
+
 def test_one_level_is_nothing_to_choose_from() -> None:
     found, _, _ = tuned(mechanism=Sms(levels=LEVELS[-1:]))
     assert "one level only of GPU 0" in found.reason
