@@ -137,6 +137,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "options": options.to_dict(),
         }
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+        write_json(out / QUOTAS, no_quotas(request.config))
         checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
         trained = here.iterations
     made = document(found, log.entries, facts)
@@ -144,6 +145,19 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     (out / DECISIONS_TEXT).write_text(log.text(), encoding="utf-8")
     _report(made, out / REPORT, say)
     return Optimized(found, made, summary(found, out, trained))
+
+
+def no_quotas(config: Config) -> dict[str, Any]:
+    """Return the document of quotas where none were searched, and why."""
+    from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
+
+    if not config.device.startswith("cuda"):
+        reason = "there is no GPU to divide"
+    elif config.simulator not in CUDA_SIMULATORS:
+        reason = f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
+    else:
+        reason = "none were searched"
+    return {"format": "rlprof quotas", "version": 1, "quotas": {}, "reason": reason}
 
 
 def summary(found: Optimization, out: Path, trained: int) -> str:

@@ -1,0 +1,52 @@
+"""`rlprof optimize`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlprof.cli.optimize import seconds
+from rlprof.errors import UsageError
+from tests.conftest import ROOT
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+
+
+@pytest.mark.parametrize(("text", "value"), [("90s", 90.0), ("15m", 900.0), ("1.5h", 5400.0), ("20", 20.0)])
+def test_times(text: str, value: float) -> None:
+    assert seconds(text, option="--budget") == value
+
+
+@pytest.mark.parametrize("text", ["", "m", "-3s", "0", "3d", "inf", "nan"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="--budget"):
+        seconds(text, option="--budget")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--epsilon", "0"], "epsilon is 0"),
+        (["--groups", "two"], "--groups two"),
+        (["--groups", "1"], "groups are (1,)"),
+        (["--budget", "soon"], "'soon' is no time"),
+        (["--activity", "tea"], "no activity is called 'tea'"),
+        (["--schedule", "hybrid"], "the schedule hybrid is no program of nodes"),
+        (["--rounds", "0"], "--rounds"),
+    ],
+)
+def test_options_that_cannot_be_used_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:
+    result = cli("optimize", "embodied", "--preset", "exact", *arguments, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert says in result.err.strip().splitlines()[-1]
+
+
+def test_the_documented_options_are_those_of_the_command(cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    listed = set(re.findall(r"--[a-z][a-z-]+", cli("optimize", "embodied", "--help").out)) - {"--help"}
+    text = (ROOT / "docs" / "cli.md").read_text()
+    section = re.search(r"^## `rlprof optimize embodied .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    assert set(re.findall(r"--[a-z][a-z-]+", section[0])) == listed

@@ -1,0 +1,220 @@
+"""The optimiser on embodied training: trials leave nothing behind, and an optimised run trains the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+import torch
+
+from rlprof.errors import OutputError
+from rlprof.overlap.equality import equal_bits
+from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize import Options, derive, optimize
+from rlprof.overlap.optimize.comparison import affected, comparison
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedWorkload
+from rlprof.overlap.optimize.steps import Step, step
+from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.optimize import embodied
+from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.runner import run
+from tests.conftest import ROOT
+
+EPOCH = "iteration/generate_rollouts/rollout_epoch"
+CHUNK = f"{EPOCH}/chunk"
+TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
+SPATIAL = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+WHOLE = (step("split_spatial", EPOCH, groups=2), step("interleave", EPOCH))
+
+
+def small(**values: object) -> Config:
+    """Two epochs of two chunks, four environments, one optimiser step in each pass."""
+    sizes = {"envs": 4, "chunks": 2, "episode_steps": 10, "global_batch": 16, "micro_batch": 8}
+    return configure("exact", **{**sizes, "update_epochs": 1, **values})
+
+
+def held(trainer) -> dict[str, object]:
+    """Everything that training goes on from."""
+    found = {
+        "environments": trainer.env.simulator.state_dict(),
+        "rollout": trainer.rollout.policy.state_dict(),
+        "actor": trainer.actor.policy.state_dict(),
+        "optimizer": trainer.actor.optimizer.state_dict(),
+        "numbers": (trainer.rollout.version, trainer.actor.updates),
+    }
+    return {name: plain(value) for name, value in found.items()}
+
+
+def plain(value):
+    """Ordered dicts as dicts."""
+    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("scope", ["rollout", pytest.param("epoch", marks=pytest.mark.slow)])
+def test_trials_never_reach_training(tmp_path: Path, scope: str) -> None:
+    config = small(minibatch_scope=scope, global_batch=8)
+    with embodied(config, tmp_path, spares=1, activity="off") as here:
+        native = here.workload.native
+        forms: list[tuple[Step, ...]] = [SPATIAL, WHOLE, TEMPORAL]
+        if scope == "epoch":  # its comparison trains: weights and optimiser are changed and put back
+            training = "iteration/actor_training/update_epoch/part"
+            forms.append((step("train_beside_next_epoch", EPOCH, training=training),))
+        before = json.dumps(_digest(held(here.trainer)))
+        for steps in forms:
+            graph = derive(native, steps)
+            work = comparison(native, [native, graph], [*affected(steps), CHUNK])
+            with here.workload.prepared(work, [native, graph]) as trials:
+                assert all(trial.run() > 0 for trial in trials)
+                # whatever the order, the calls do what natively they do: the same state, again and again
+                first = json.dumps(_digest(held(here.trainer)))
+                assert trials[1].run() > 0
+                assert json.dumps(_digest(held(here.trainer))) == first
+            assert json.dumps(_digest(held(here.trainer))) == before
+        here.workload.iteration(derive(native, forms[-1]))
+        trained = held(here.trainer)
+    with embodied(config, tmp_path, spares=1, activity="off") as here:
+        here.workload.iteration(None)
+        assert equal_bits(held(here.trainer), trained)
+
+
+def _digest(value: object) -> object:
+    import hashlib
+
+    if isinstance(value, dict):
+        return {str(k): _digest(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_digest(v) for v in value]
+    if hasattr(value, "tobytes"):
+        return hashlib.sha256(value.tobytes()).hexdigest()
+    if torch.is_tensor(value):
+        return hashlib.sha256(value.detach().numpy().tobytes()).hexdigest()
+    return repr(value)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(TEMPORAL, id="epochs side by side"),
+        pytest.param(WHOLE, id="halves of the batch", marks=pytest.mark.slow),
+    ],
+)
+def test_an_optimised_run_trains_as_the_native_one(tmp_path: Path, steps: tuple[Step, ...]) -> None:
+    config = small()
+    with embodied(config, tmp_path, spares=1, activity="off") as here:
+        native = here.workload.native
+        kept = GraphFile.of(native, derive(native, steps), steps, spares=1)
+    kept.write(tmp_path / "graph.json")
+    run(config, tmp_path / "native", 4)
+    run(config, tmp_path / "optimised", 4, graph=tmp_path / "graph.json")
+    rows = [json.loads(line) for line in (tmp_path / "optimised" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["graph"] for row in rows] == [False, False, True, True]
+    assert all(row["semantic_differences"] == [] for row in rows)
+    assert set(rows[-1]["phases_s"]) == set(rows[0]["phases_s"])
+    one, other = (tmp_path / name for name in ("native", "optimised"))
+    assert (one / "semantic_record.jsonl").read_text() == (other / "semantic_record.jsonl").read_text()
+    saved = [torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (one, other)]
+    for name in ("actor", "rollout", "optimizer", "environments", "updates", "version"):
+        assert equal_bits(plain(saved[0][name]), plain(saved[1][name])), name
+
+
+def test_a_graph_of_another_program_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    with embodied(small(), tmp_path, activity="off") as here:
+        native = here.workload.native
+        GraphFile.of(native, derive(native, WHOLE), WHOLE).write(tmp_path / "graph.json")
+    with pytest.raises(OverlapError, match="selected for another program"):
+        run(
+            small(chunks=1, global_batch=8, episode_steps=5),
+            tmp_path / "run",
+            3,
+            graph=tmp_path / "graph.json",
+        )
+    with pytest.raises(ConfigurationError, match="in place of the schedule colocated"):
+        run(small(schedule="hybrid"), tmp_path / "run", 3, graph=tmp_path / "graph.json", force=True)
+
+
+def test_only_the_loop_can_be_optimised(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="is no program of nodes"),
+        embodied(small(schedule="hybrid"), tmp_path),
+    ):
+        pass
+
+
+def test_recorded_durations_lead_to_the_policy_beside_the_simulator(tmp_path: Path) -> None:
+    """The decision path on a real graph, with durations that were measured on two cores, one thread each."""
+    recorded = json.loads((ROOT / "benchmarks/results/optimize/durations_exact.json").read_text())[
+        "medians_s"
+    ]
+    with embodied(small(), tmp_path, activity="off") as here:
+        native = here.workload.native
+    nodes = {}
+    for call in native.calls:
+        known = {int(size): seconds for size, seconds in recorded[call.node].items()}
+        if len(known) > 1:
+            per_sample = max(0.0, (known[8] - known[4]) / 4)
+            nodes[call.node] = NodeModel(max(0.0, known[8] - 8 * per_sample), per_sample, demand=0.45)
+        else:
+            nodes[call.node] = NodeModel(next(iter(known.values())), demand=0.45)
+    log = DecisionLog()
+    found = optimize(SimulatedWorkload(native, DeviceModel(nodes)), Options(epsilon=0.01), log=log)
+    ranking = next(e for e in log.entries if e["what"] == "ranking")
+    assert f"{CHUNK}/predict" in ranking["targets"]
+    tried = next(e for e in log.entries if e["what"] == "candidates" and e["target"] == f"{CHUNK}/predict")
+    kept = [c for c in tried["candidates"] if c["kept"]]
+    assert kept
+    assert kept[0]["partner"] == f"{CHUNK}/env_interact_step"
+    assert any("is dependent" in r["reason"] for r in tried["refused"])
+    assert any("there is 1 copy" in r["reason"] for r in tried["refused"])
+    assert found.steps
+    assert found.steps[0].kind == "split_spatial"
+    assert found.total is not None
+    assert found.total.gain_frac > 0.03
+
+
+def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
+    out = tmp_path / "optimisation"
+    request = Request(
+        config=replace(small(), workers=1),
+        out=out,
+        activity="program",
+        rounds=1,
+        targets=1,
+        alternatives=1,
+        pairs=1,
+        local_pairs=1,
+        budget_s=60.0,
+    )
+    done = optimize_embodied(request)
+    names = {p.name for p in out.iterdir()}
+    assert names == {
+        "config.json", "decisions.jsonl", "decisions.txt", "measurements.jsonl", "graph.json", "quotas.json",
+        "result.json", "report.html", "checkpoint.pt",
+    }  # fmt: skip
+    result = json.loads((out / "result.json").read_text())
+    assert result["steps"] == [str(s) for s in done.result.steps]
+    assert "the program's share of" in result["rounds"][0]["source"]
+    assert result["overhead"]["total_s"] >= result["overhead"]["retained_training_s"] > 0
+    page = (out / "report.html").read_text()
+    assert "What was tried" in page
+    assert str(tmp_path) not in page
+    assert json.loads((out / "quotas.json").read_text())["quotas"] == {}
+    with pytest.raises(OutputError, match="an optimisation is there already"):
+        optimize_embodied(request)
+    # nothing is measured again, and training goes on where it was
+    again = optimize_embodied(replace(request, resume=True))
+    assert not again.result.iterations
+    assert [str(s) for s in again.result.steps] == result["steps"]
+    saved = torch.load(out / "checkpoint.pt", weights_only=True)
+    iterations = saved["iteration"]
+    summary = run(request.config, out, iterations + 3, resume=True, graph=out / "graph.json")
+    assert [row["iteration"] for row in summary.rows] == [iterations, iterations + 1, iterations + 2]
+    assert summary.rows[-1]["graph"] is True
