@@ -20,7 +20,7 @@ from rlprof.workloads.embodied.errors import (
 from rlprof.workloads.embodied.simulators.arm_task import CAMERAS, CONTROLS
 from rlprof.workloads.embodied.simulators.mujoco_warp_model import room
 
-_PACKAGES = "mujoco-core>=4.0,<4.1 mujoco-warp==4.0.0 warp-lang==1.19.0 absl-py etils[epath]"
+_PACKAGES = "mujoco-warp==4.0.0 mujoco==4.0.0 warp-lang==1.19.0"
 #: Most physics steps in one captured graph; an action launches it as often as it takes.
 _LONGEST_GRAPH = 20
 
@@ -266,13 +266,17 @@ class _Batch:
 def load() -> tuple[Any, Any]:
     """Import warp and mujoco_warp; what is missing is an error that names all that belongs together."""
     why = "the simulator mujoco_warp"
-    warp = need("warp", package=_PACKAGES, why=why)
-    warp.config.cuda_output = "cubin"  # machine code at once, so that a cache made elsewhere is found
-    warp.config.log_level = warp.LOG_ERROR  # what it prints would be in the middle of a person's output
     try:
-        return warp, need("mujoco_warp", package=_PACKAGES, why=why)
+        warp = need("warp", why=why)
+        warp.config.cuda_output = "cubin"  # machine code at once, so that a cache made elsewhere is found
+        warp.config.log_level = warp.LOG_ERROR  # what it prints would be in the middle of a person's output
+        return warp, need("mujoco_warp", why=why)
+    except MissingPackageError as error:
+        raise MissingPackageError(
+            error.what, hint=f"pip install {_PACKAGES}, or let RLPROF_WARP_PYTHON name a Python that has them"
+        ) from error
     except AttributeError as error:  # an older MuJoCo was found first
         raise MissingPackageError(
             f"mujoco_warp does not load ({error}): MuJoCo is another version than it wants",
-            hint=f"keep MuJoCo of other simulators out of PYTHONPATH, and pip install {_PACKAGES}",
+            hint=f"keep MuJoCo of other simulators out of PYTHONPATH, and: pip install {_PACKAGES}",
         ) from error
