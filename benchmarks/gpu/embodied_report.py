@@ -95,8 +95,10 @@ class Gpu:
     def timed(self, call: Callable[[], Any], times: int = 3) -> dict[str, Any]:
         """Seconds of calls that end when the device has done them; the first one is told apart."""
         taken = []
-        for _ in range(times + 1):
+        counted_ns = 0
+        for k in range(times + 1):
             self.wait()
+            counted_ns = time.monotonic_ns() if k == 1 else counted_ns
             began = time.perf_counter()
             call()
             self.wait()
@@ -105,6 +107,7 @@ class Gpu:
             "first_s": round(taken[0], 5),
             "median_s": round(statistics.median(taken[1:]), 5),
             "each_s": [round(t, 5) for t in taken[1:]],
+            "span_ns": [counted_ns, time.monotonic_ns()],
         }
 
 

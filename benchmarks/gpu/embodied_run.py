@@ -153,9 +153,8 @@ class Run:
                         )
                 elif name not in ("reset", "inference"):
                     reset()
-                began = time.monotonic_ns()
                 found.update(gpu.timed(call, 1 if name == "reset" else times))
-                found["activity"] = means(self.activity, {name: (began, time.monotonic_ns())})
+                found["activity"] = means(self.activity, {name: tuple(found.pop("span_ns"))})
                 if name == "overlapped":
                     found["ended_s"] = state.pop("ended")[1:]
         taken = self.report.document["steps"]

@@ -55,7 +55,10 @@ def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: s
     kind = getattr(need(f"rlprof.workloads.embodied.policies.{module}", why=size.family), name)
     before = torch.get_default_dtype()
     try:
-        with torch.random.fork_rng(), torch.device(device):
+        # the generator of this device alone: forking all of them would set up every GPU of the machine
+        chosen = torch.device(device)
+        forked = [chosen.index or 0] if chosen.type == "cuda" else []
+        with torch.random.fork_rng(devices=forked), chosen:
             torch.manual_seed(seed)
             torch.set_default_dtype(getattr(torch, size.dtype))
             policy = kind(size, simulator, seed)

@@ -157,7 +157,9 @@ class Pi0Transformers(FlowPolicy):
             **{self._cache: past},
         )
         hidden = answer.last_hidden_state.unflatten(1, (steps, -1))[:, :, 1:].flatten(1, 2)
-        return self.pi0.action_out_proj(hidden)  # type: ignore[no-any-return]
+        # in 32 bits, as in openpi: a rounding of the velocity is not small beside the noise of a late step
+        out = self.pi0.action_out_proj
+        return torch.nn.functional.linear(hidden.float(), out.weight.float(), out.bias.float())
 
     def _layout(self, before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:
         """Who sees whom, shape (1, 1, steps * own, before + steps * own), and positions.
