@@ -26,6 +26,11 @@ def _colour(groups: Sequence[str]) -> Any:
     return alt.Scale(domain=list(groups), range=colours)
 
 
+def _wrapped(alt: Any) -> Any:
+    """An axis whose labels break at blanks, so that long ones do not run into each other."""
+    return alt.Axis(labelAngle=0, labelExpr="split(datum.label, ' ')", labelLimit=160)
+
+
 def _titled(chart: Any, title: str | None, subtitle: Sequence[str]) -> Any:
     import altair as alt
 
@@ -82,7 +87,7 @@ def bars_chart(
     groups = rows[group].unique(maintain_order=True).to_list()
     categories = rows[category].unique(maintain_order=True).to_list()
     encoding: dict[str, Any] = {
-        "x": alt.X(f"{category}:N", sort=categories, title=None, axis=alt.Axis(labelAngle=0)),
+        "x": alt.X(f"{category}:N", sort=categories, title=None, axis=_wrapped(alt)),
         "xOffset": alt.XOffset(f"{group}:N", sort=groups),
         "y": alt.Y(f"{value}:Q", title=value_title, axis=alt.Axis(format=form, tickCount=4)),
         "color": alt.Color(f"{group}:N", title=None, scale=_colour(groups), legend=alt.Legend(orient="top")),
@@ -110,6 +115,7 @@ def lines_chart(
     y_title: str,
     x_scale: Literal["log", "linear"] = "log",
     x_values: Sequence[float] | None = None,
+    points_only: Sequence[str] = (),
     step: bool = False,
     zero: bool = True,
     form: str = "~s",
@@ -117,7 +123,7 @@ def lines_chart(
     subtitle: Sequence[str] = (),
     width: int = 420,
     height: int = 260,
-) -> alt.Chart:
+) -> alt.LayerChart:
     """Draw a line with points for each group.
 
     Parameters
@@ -132,6 +138,8 @@ def lines_chart(
         Of the horizontal axis.
     x_values : sequence of float, optional
         Ticks of the horizontal axis.
+    points_only : sequence of str
+        Groups without a line: what lies between their points is not known.
     step : bool
         The value holds until the next point; without marks.
     zero : bool
@@ -150,17 +158,22 @@ def lines_chart(
     groups = rows[group].unique(maintain_order=True).to_list()
     axis = alt.Axis(values=list(x_values), format="~g") if x_values else alt.Axis(format="~g", tickCount=6)
     mark: dict[str, Any] = {"interpolate": "step-after"} if step else {"point": True}
-    chart = (
-        alt.Chart(rows)
-        .mark_line(**mark)
-        .encode(
-            x=alt.X(f"{x}:Q", scale=alt.Scale(type=x_scale, nice=False), title=x_title, axis=axis),
-            y=alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form)),
-            color=alt.Color(f"{group}:N", title=None, scale=_colour(groups)),
-            tooltip=[f"{group}:N", alt.Tooltip(f"{x}:Q", format=".4g"), alt.Tooltip(f"{y}:Q", format=".4g")],
-        )
-        .properties(width=width, height=height)
+    encoding = {
+        "x": alt.X(f"{x}:Q", scale=alt.Scale(type=x_scale, nice=False), title=x_title, axis=axis),
+        "y": alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form)),
+        "color": alt.Color(f"{group}:N", title=None, scale=_colour(groups)),
+        "tooltip": [
+            f"{group}:N",
+            alt.Tooltip(f"{x}:Q", format=".4g"),
+            alt.Tooltip(f"{y}:Q", format=".4g"),
+        ],
+    }
+    alone = pl.col(group).is_in(list(points_only))
+    lines = alt.Chart(rows.filter(~alone)).mark_line(**mark).encode(**encoding)
+    points = (
+        alt.Chart(rows.filter(alone)).mark_point(filled=True, size=80, shape="diamond").encode(**encoding)
     )
+    chart = alt.layer(lines, points).properties(width=width, height=height)
     return _titled(chart, title, subtitle)  # type: ignore[no-any-return]
 
 
