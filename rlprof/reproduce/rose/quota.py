@@ -34,7 +34,8 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
     """Return one row for each level that was measured, and for the branches alone and together.
 
     ``kind`` is "trial", "alone", "ready" (until a branch is ready, both running), "together", or "unmanaged"
-    (without MPS); ``percent`` is the quota of the branch that waits.
+    (without MPS); ``percent`` is the quota of the branch that waits. A level that a sweep and the search
+    measured counts once.
     """
     rows: list[dict[str, Any]] = []
     for path, found in tunings(document):
@@ -68,9 +69,10 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
         rows.append(row("together", "all", found["together"], float(ALL_PERCENT)))
         if "median_s" in (found.get("unmanaged") or {}):
             rows.append(row("unmanaged", "all", found["unmanaged"], None))
+        measured = {t["setting"]: t for t in (*found.get("sweep", ()), *search.get("trials", ()))}
         rows += [
-            row("trial", "all", trial, float(trial["setting"]))
-            for trial in search.get("trials", ())
+            row("trial", "all", trial, float(percent))
+            for percent, trial in sorted(measured.items(), reverse=True)
             if trial.get("time_s") is not None
         ]
     return rows

@@ -56,6 +56,20 @@ def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
     assert best.paper == pytest.approx(5.716 / 7.192)
 
 
+def test_levels_of_a_sweep_count_once(tmp_path: Path) -> None:
+    document = tuning(times={100: 5.0, 90: 4.0})
+    document["sweep"] = [
+        {"order": 0, "k": 45, "setting": 90, "amount": 90, "time_s": 4.1},
+        {"order": 1, "k": 10, "setting": 20, "amount": 20, "time_s": 9.0},
+    ]
+    rows = quota.trial_rows("f", document)
+    assert [(r["percent"], r["seconds"]) for r in rows if r["kind"] == "trial"] == [
+        (100.0, 5.0),
+        (90.0, 4.0),
+        (20.0, 9.0),
+    ]
+
+
 def test_a_minimum_at_all_is_no_u(tmp_path: Path) -> None:
     there = made.checkout(tmp_path, mps=tuning(times={100: 5.0, 90: 5.2}))
     frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
