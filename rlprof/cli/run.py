@@ -199,6 +199,9 @@ def embodied(
     graph: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A graph.json that rlprof optimize has selected.")
     ] = None,
+    quotas: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A quotas.json that rlprof optimize has written.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     capture: Annotated[
@@ -254,6 +257,10 @@ def embodied(
         env_prefetch=env_prefetch,
         timeout_s=timeout,
     )
+    if quotas is not None:
+        from rlprof.workloads.embodied.quota_file import QuotaFile
+
+        config = QuotaFile.read(quotas).apply(config)
     with progress_bar() as progress:
         summary = run(
             config,

@@ -84,7 +84,7 @@ class GraphFile:
             "graph_hash": self.graph_hash,
             "facts": dict(self.facts),
         }
-        return {**document, "hash": _hash(document)}
+        return with_hash(document)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all.
@@ -155,6 +155,11 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         raise OutputError(f"cannot be written ({error.strerror})", where=path) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def with_hash(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with ``hash`` over everything else in it."""
+    return {**document, "hash": _hash(document)}
 
 
 def _hash(document: Mapping[str, Any]) -> str:

@@ -20,6 +20,8 @@ from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.optimize import embodied, hardware
+from rlprof.workloads.embodied.quota_file import QuotaFile
+from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
@@ -137,7 +139,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "options": options.to_dict(),
         }
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
-        write_json(out / QUOTAS, no_quotas(request.config))
+        QuotaFile({}, why_no_quotas(request.config)).write(out / QUOTAS)
         checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
         trained = here.iterations
     made = document(found, log.entries, facts)
@@ -147,17 +149,13 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     return Optimized(found, made, summary(found, out, trained))
 
 
-def no_quotas(config: Config) -> dict[str, Any]:
-    """Return the document of quotas where none were searched, and why."""
-    from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
-
+def why_no_quotas(config: Config) -> str:
+    """Say why no shares of the SMs were searched."""
     if not config.device.startswith("cuda"):
-        reason = "there is no GPU to divide"
-    elif config.simulator not in CUDA_SIMULATORS:
-        reason = f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
-    else:
-        reason = "none were searched"
-    return {"format": "rlprof quotas", "version": 1, "quotas": {}, "reason": reason}
+        return "there is no GPU to divide"
+    if config.simulator not in CUDA_SIMULATORS:
+        return f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
+    return "none were searched: see rlprof quota"
 
 
 def summary(found: Optimization, out: Path, trained: int) -> str:

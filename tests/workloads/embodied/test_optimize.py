@@ -26,6 +26,7 @@ from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.quota_file import QuotaFile
 from rlprof.workloads.embodied.runner import run
 from tests.conftest import ROOT
 
@@ -206,7 +207,9 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "What was tried" in page
     assert str(tmp_path) not in page
-    assert json.loads((out / "quotas.json").read_text())["quotas"] == {}
+    quotas = QuotaFile.read(out / "quotas.json")
+    assert (quotas.quotas, quotas.reason) == ({}, "there is no GPU to divide")
+    assert quotas.apply(request.config) == request.config
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
     # nothing is measured again, and training goes on where it was
