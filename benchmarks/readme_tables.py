@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.embodied_tables import iterations_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 
 HERE = Path(__file__).resolve().parent
@@ -285,6 +286,9 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/sampler_memory": sampler_memory_table,
     "gpu/decode_cost": decode_cost_table,
     "gpu/four_numbers": four_numbers_table,
+    "gpu/embodied_libero": iterations_table,
+    "gpu/embodied_mujoco_warp": iterations_table,
+    "gpu/embodied_mujoco_warp_mps": iterations_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
     "trace_overhead": trace_overhead_table,
