@@ -146,7 +146,7 @@ def probe(facts: Noted) -> None:
 def life(facts: Noted) -> None:
     """Start, status, levels, a client, stop, by the command line."""
     from rlprof.overlap.quota.clients import _ask
-    from rlprof.overlap.quota.daemon import daemons
+    from rlprof.overlap.quota.daemons import daemons
 
     facts["start"] = rlprof("mps", "start", "--format", "json")
     if facts["start"]["code"] != 0:
@@ -199,7 +199,7 @@ def _client(daemon: Any) -> Facts:
 
 def foreign(facts: Noted) -> None:
     """A daemon that rlprof did not start is reported and left alone."""
-    from rlprof.overlap.quota.daemon import find_binary
+    from rlprof.overlap.quota.daemons import find_binary
 
     THEIRS.mkdir(exist_ok=True)
     env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(THEIRS), "CUDA_MPS_LOG_DIRECTORY": str(THEIRS)}
@@ -219,7 +219,7 @@ def foreign(facts: Noted) -> None:
 
 
 def quit_theirs() -> None:
-    from rlprof.overlap.quota.daemon import find_binary
+    from rlprof.overlap.quota.daemons import find_binary
 
     if (THEIRS / "control").exists():
         env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(THEIRS)}
@@ -253,7 +253,8 @@ def killed(facts: Noted) -> None:
 
 def as_client(code: str, *arguments: object, timeout_s: float = 40, inside: bool = True) -> Facts:
     """Run Python beside a daemon, as its client or not, and take the last line that is JSON."""
-    from rlprof.overlap.quota.daemon import mps, without_mps
+    from rlprof.overlap.quota.daemon import mps
+    from rlprof.overlap.quota.daemons import without_mps
 
     with mps() as daemon:
         env = {**environment(), **(daemon.environment() if inside else without_mps())}
@@ -346,7 +347,8 @@ while time.monotonic() < until:
 
 def counters(facts: Noted) -> None:
     """PM sampling while a client of the daemon is at work, from outside of MPS and as a client."""
-    from rlprof.overlap.quota.daemon import mps, without_mps
+    from rlprof.overlap.quota.daemon import mps
+    from rlprof.overlap.quota.daemons import without_mps
 
     with mps() as daemon:
         ways = {"outside": without_mps(), "as_client": daemon.environment()}
@@ -556,7 +558,7 @@ STEPS: dict[str, Callable[[Noted], None]] = {
 def stop() -> None:
     """End every daemon that this script can have left."""
     try:
-        from rlprof.overlap.quota.daemon import daemons
+        from rlprof.overlap.quota.daemons import daemons
 
         for daemon in daemons():
             daemon.stop(even_with_clients=True)

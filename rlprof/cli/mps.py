@@ -58,7 +58,7 @@ def status(*, format: _FORMAT = Format.TABLE) -> None:
     from rlprof.cli.console import write, write_json
     from rlprof.errors import RlprofError
     from rlprof.overlap.quota.clients import list_gpus
-    from rlprof.overlap.quota.daemon import Daemon, daemons, find_binary, foreign_daemons
+    from rlprof.overlap.quota.daemons import Daemon, daemons, find_binary, foreign_daemons
     from rlprof.overlap.quota.report import status_document, status_text
     from rlprof.unavailable import Unavailable
 
@@ -122,7 +122,7 @@ def stop(
     """Stop daemons that rlprof started, and remove what dead ones left. Others' are never touched."""
     from rlprof.cli.console import write
     from rlprof.errors import UsageError
-    from rlprof.overlap.quota.daemon import daemons, foreign_daemons
+    from rlprof.overlap.quota.daemons import daemons, foreign_daemons
 
     chosen = [daemon for daemon in daemons() if gpu is None or daemon.gpu.ordinal == gpu]
     if not chosen:

@@ -86,7 +86,8 @@ def quota(
     from rlprof.overlap.quota.machine import gpu_state
     from rlprof.overlap.quota.mechanism import Mps
     from rlprof.overlap.quota.report import tuning_document, tuning_text
-    from rlprof.overlap.quota.tune import Settings, Tuning, tune
+    from rlprof.overlap.quota.tune import tune
+    from rlprof.overlap.quota.tuning import Settings, Tuning
     from rlprof.unavailable import Unavailable
 
     del join  # there is one kind

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlprof.overlap.quota import mps_guardian
-from rlprof.overlap.quota.daemon import daemons
+from rlprof.overlap.quota.daemons import daemons
 from tests.cli.conftest import Cli
 from tests.overlap.quota.conftest import fake_control, fake_driver, fake_mps
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from rlprof.errors import UsageError
 from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.clients import STEP, ProbedLevels, probe_levels, read_cached, write_cached
-from rlprof.overlap.quota.daemon import Daemon, without_mps
+from rlprof.overlap.quota.daemons import Daemon, without_mps
 from rlprof.overlap.quota.levels import Level
 
 Progress = Callable[[str, float], None]

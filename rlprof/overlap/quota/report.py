@@ -8,12 +8,12 @@ from typing import Any
 
 from rlprof.analysis.trials import PairedComparison, Spread
 from rlprof.overlap.quota.clients import ProbedLevels
-from rlprof.overlap.quota.daemon import Daemon
+from rlprof.overlap.quota.daemons import Daemon
 from rlprof.overlap.quota.foreign import Foreign
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair
 from rlprof.overlap.quota.search import QuotaSearch, Trial
-from rlprof.overlap.quota.tune import Tuning
+from rlprof.overlap.quota.tuning import Tuning
 from rlprof.overlap.quota.validation import Validation
 from rlprof.planning.report import table
 from rlprof.unavailable import Unavailable

@@ -54,7 +54,7 @@ class QuotaBackend(ProcessBackend):
         Factories, as of `rlprof.taskgraph.processes.ProcessBackend`.
     environment : callable
         Environment variables of a process under a level, None for no quota: that of a
-        `rlprof.overlap.quota.daemon.Daemon` or of a mechanism.
+        `rlprof.overlap.quota.daemons.Daemon` or of a mechanism.
     quotas : mapping of str to Level, optional
         By worker; those that are not named have none.
     timeout_s, grace_s, setup_timeout_s

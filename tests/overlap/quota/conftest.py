@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlprof.overlap.quota.daemon import BINARY, daemons
+from rlprof.overlap.quota.daemons import BINARY, daemons
 
 HERE = Path(__file__).parent
 

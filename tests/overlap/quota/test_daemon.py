@@ -13,7 +13,8 @@ import pytest
 
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import probe_levels
-from rlprof.overlap.quota.daemon import Daemon, daemons, foreign_daemons, mps, running, start
+from rlprof.overlap.quota.daemon import mps, start
+from rlprof.overlap.quota.daemons import Daemon, daemons, foreign_daemons, running
 from rlprof.overlap.quota.errors import (
     ClientLimitError,
     ForeignDaemonError,

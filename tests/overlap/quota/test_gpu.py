@@ -17,7 +17,8 @@ import pytest
 from rlprof.errors import RlprofError
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import list_gpus, probe_levels
-from rlprof.overlap.quota.daemon import BINARY, Daemon, daemons, foreign_daemons, mps, start
+from rlprof.overlap.quota.daemon import mps, start
+from rlprof.overlap.quota.daemons import BINARY, Daemon, daemons, foreign_daemons
 from rlprof.overlap.quota.errors import ForeignDaemonError
 
 pytestmark = pytest.mark.gpu

@@ -19,7 +19,8 @@ from rlprof.overlap.quota.mechanism import Mechanism, Progress
 from rlprof.overlap.quota.pair import EligiblePair
 from rlprof.overlap.quota.report import tuning_document, tuning_text
 from rlprof.overlap.quota.search import QuotaSearch
-from rlprof.overlap.quota.tune import Settings, Tuning, _Tuner, tune
+from rlprof.overlap.quota.tune import _Tuner, tune
+from rlprof.overlap.quota.tuning import Settings, Tuning
 from rlprof.overlap.quota.validation import Validation
 from rlprof.progress import silent
 from rlprof.unavailable import Unavailable
