@@ -206,7 +206,8 @@ def quota_search(
     """Search the level with the least local time (Specification A, section 9).
 
     From the start downwards in steps of rho until the time rises; then, from the best of these, one level at
-    a time in both directions until it rises or a level is reached that was measured.
+    a time in both directions until it rises or a level is reached that was measured. That finds the least
+    time wherever times strictly fall and then strictly rise.
 
     Parameters
     ----------

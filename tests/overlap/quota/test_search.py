@@ -121,13 +121,19 @@ def test_the_best_level_of_two_processes_is_found(pair: Pair) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_bottom_of_every_valley_is_found_from_anywhere(data: st.DataObject) -> None:
-    """Times that fall and then rise, steps of zero included: U-shaped, rising only, falling only."""
+    """Times that strictly fall and then rise: U-shaped, rising only, falling only."""
     q = data.draw(st.integers(1, 60))
     bottom, k0 = data.draw(st.integers(1, q)), data.draw(st.integers(1, q))
-    steps = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=q, max_size=q))
+    steps = data.draw(st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=q, max_size=q))
     times = [1.0 + sum(steps[min(k, bottom) : max(k, bottom)]) for k in range(1, q + 1)]
     found, _ = search(lambda k: times[k - 1], q, k0)
     assert times[found.best - 1] == min(times)
+
+
+def test_a_plateau_before_the_bottom_can_hide_it() -> None:
+    """What the text does not find: it takes equal times for the way down, and stops at levels that it knows."""
+    found, _ = search(lambda k: [1.5, 1.5, 1.0][k - 1], 3, 2)
+    assert (found.best, list(found.measured)) == (2, [2, 1])
 
 
 @settings(max_examples=100)
