@@ -14,6 +14,9 @@ from rlprof.trace.output import remove
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: The kernel says nothing of how it is reached, only errors.
+QUIET = ["--IPKernelApp.log_level=ERROR"]
+
 
 def need_papermill() -> None:
     """Check that notebooks can be run here.
@@ -73,6 +76,7 @@ def run_notebook(notebook: Path, target: Path, parameters: Mapping[str, Any], ch
                 cwd=str(target.parent),
                 kernel_name="python3",
                 progress_bar=False,
+                extra_arguments=QUIET,
             )
         temporary.replace(target)
         failed.unlink(missing_ok=True)
