@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.unavailable import Unavailable
@@ -27,6 +27,7 @@ def samples(active: list[float], *, device: int = 0, period_ns: int = 10) -> dic
     }
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.data())
 def test_it_is_the_mean_over_time(active, data) -> None:
     last = 10 * len(active)

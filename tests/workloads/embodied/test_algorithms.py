@@ -39,6 +39,7 @@ def test_gae_is_the_sum_that_defines_it(data: Any, chunks: int, envs: int, gamma
             assert returns[k, e] == pytest.approx(wanted + values[k, e])
 
 
+@settings(deadline=None)
 @given(arrays(float, 12, elements=numbers), st.sampled_from([2, 3, 4]), st.floats(-2, 2))
 def test_scores_of_a_group_are_relative(scores: np.ndarray, group: int, shift: float) -> None:
     found = group_relative(scores, group).reshape(-1, group)

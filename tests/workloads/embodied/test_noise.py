@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlprof.workloads.embodied import noise
@@ -11,6 +11,7 @@ from rlprof.workloads.embodied import noise
 KEY = (3, "policy", 1, 0, 2)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1, max_size=8))
 def test_a_sample_draws_the_same_in_any_batch(samples: list[int]) -> None:
     every = noise.normal(KEY, np.arange(31), (2, 3))
@@ -18,6 +19,7 @@ def test_a_sample_draws_the_same_in_any_batch(samples: list[int]) -> None:
     assert np.array_equal(some, every[samples])
 
 
+@settings(deadline=None)
 @given(st.tuples(st.integers(0, 5), st.integers(0, 5)), st.tuples(st.integers(0, 5), st.integers(0, 5)))
 def test_other_keys_draw_otherwise(a: tuple[int, int], b: tuple[int, int]) -> None:
     first, second = (noise.generator(*key, "x").standard_normal(4) for key in (a, b))

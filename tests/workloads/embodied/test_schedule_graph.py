@@ -40,6 +40,7 @@ def costs(env_s: float, predict_s: float, *, stages: int = 1, reset_s: float = 0
     )
 
 
+@settings(deadline=None)
 @given(small, small, seconds, seconds, seconds)
 def test_one_stage_on_one_group_of_gpus_takes_the_sum(epochs, chunks, env_s, predict_s, reset_s) -> None:
     shape = Shape(epochs, chunks)
@@ -49,6 +50,7 @@ def test_one_stage_on_one_group_of_gpus_takes_the_sum(epochs, chunks, env_s, pre
     assert rollout_s(HYBRID, shape, costs(env_s, predict_s, reset_s=reset_s)) == pytest.approx(wanted)
 
 
+@settings(deadline=None)
 @given(small, small, seconds, seconds)
 def test_two_stages_on_separate_gpus_take_at_least_the_longer_of_both(
     epochs, chunks, env_s, predict_s
@@ -59,6 +61,7 @@ def test_two_stages_on_separate_gpus_take_at_least_the_longer_of_both(
     assert found <= (total_env + total_predict) * (1 + 1e-9)
 
 
+@settings(deadline=None)
 @given(seconds, seconds)
 def test_two_stages_tend_to_the_bottleneck_and_fill_and_tail_vanish(env_s, predict_s) -> None:
     bottleneck, beyond = max(env_s, predict_s), []
@@ -70,6 +73,7 @@ def test_two_stages_tend_to_the_bottleneck_and_fill_and_tail_vanish(env_s, predi
     assert max(beyond) - min(beyond) <= predict_s + env_s  # independent of the number of chunks
 
 
+@settings(deadline=None)
 @given(seconds, seconds)
 def test_with_one_chunk_stages_gain_nothing_where_a_half_takes_as_long_as_the_whole(env_s, predict_s) -> None:
     """Launch-bound calls: with one chunk there is only fill and tail."""
@@ -78,6 +82,7 @@ def test_with_one_chunk_stages_gain_nothing_where_a_half_takes_as_long_as_the_wh
     assert rollout_s(HYBRID_PIPE, shape, costs(2 * env_s, 2 * predict_s, stages=2)) >= whole - 1e-9
 
 
+@settings(deadline=None)
 @given(small, small, seconds, seconds, st.integers(1, 100), st.integers(1, 100))
 def test_sharing_gpus_never_beats_the_work(epochs, chunks, env_s, predict_s, env_sm, predict_sm) -> None:
     priced = costs(env_s, predict_s, stages=2, env_sm=env_sm, predict_sm=predict_sm)
@@ -88,12 +93,14 @@ def test_sharing_gpus_never_beats_the_work(epochs, chunks, env_s, predict_s, env
     assert work_s(graph)["gpu"] == pytest.approx(work)
 
 
+@settings(deadline=None)
 @given(small, small, seconds, seconds)
 def test_stages_that_need_the_whole_gpu_gain_nothing(epochs, chunks, env_s, predict_s) -> None:
     piped = rollout_s(COLOCATED_PIPE, Shape(epochs, chunks), costs(env_s, predict_s, stages=2))
     assert piped == pytest.approx(rollout_s(COLOCATED, Shape(epochs, chunks), costs(env_s, predict_s)))
 
 
+@settings(deadline=None)
 @given(small, small, seconds, seconds, st.integers(1, 50), st.integers(1, 50))
 def test_stages_that_fit_beside_each_other_never_lose(
     epochs, chunks, env_s, predict_s, env_sm, predict_sm
@@ -164,6 +171,7 @@ def test_training_on_an_epoch_may_begin_before_the_next_one() -> None:
         iteration_graph(piped, Shape(2, 2))
 
 
+@settings(deadline=None)
 @given(small, small, st.sampled_from([1, 2]), seconds, seconds)
 def test_episodes_that_begin_early_hide_behind_training(epochs, chunks, stages, reset_s, train_s) -> None:
     plain = StageSchedule("x", "colocated", stages)
@@ -193,6 +201,7 @@ def test_an_epoch_begins_when_the_last_values_are_there() -> None:
     assert not comes_before("env/0.0.1", "predict/0.0.1")
 
 
+@settings(deadline=None)
 @given(seconds, seconds, st.floats(0, 2), st.integers(0, 2))
 def test_an_asynchronous_period_is_the_longer_branch(generate_s, train_s, sync_s, staleness) -> None:
     spans = [
