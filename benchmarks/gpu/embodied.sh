@@ -6,8 +6,8 @@
 #   .mujoco_arm  wheels of mujoco-core and PyOpenGL
 #   .libero      libero.tar.xz of tools/pack_libero.py (osmesa.tar.xz of tools/pack_osmesa.sh)
 #   .warp        parts of tools/pack_warp.py; those of an earlier call on the same machine are kept
-# Environment: SECONDS_IN_ALL (530) ends it; STEPS ("selftest run"; also mps_solo: solo and together again under an MPS
-# daemon, MPS_SECONDS (100) of the time); PARTS (solo,schedules; also async); ROUNDS (5 counted
+# Environment: SECONDS_IN_ALL (530) ends it; STEPS ("selftest run"; also solo: the solo measurements alone, without MPS,
+# SOLO_SECONDS (90) of the time; mps_solo: the same under an MPS daemon, MPS_SECONDS (100) of the time); PARTS (solo,schedules; also async); ROUNDS (5 counted
 # iterations of each schedule, as far as time allows); SCHEDULES (colocated,colocated-pipe,hybrid,hybrid-pipe; a name may go
 # on with +graph or +prefetch); MPS=1 runs under an MPS daemon; NAME is added to the result's name; PRESET, POLICY,
 # DEVICE, WORKERS and SET ("NAME=VALUE ...") change the configuration.
@@ -51,17 +51,21 @@ case $simulator in
     if [ -n "$line" ]; then export "${line?}"; else echo "== LIBERO DOES NOT WORK HERE: the self-test alone is run"; STEPS=selftest; fi ;;
   mujoco_warp)
     warp=${WARP_DEST:-/tmp/warp}
-    [ -e "$warp/env.sh" ] && ! ls .warp/*.tar.xz.* > /dev/null 2>&1 || step warp 120 tools/unpack_warp.sh .warp/*.tar.xz.* "$warp"
-    if [ -e "$warp/env.sh" ]; then . "$warp/env.sh"; else echo "== NO mujoco-warp: the self-test alone is run"; STEPS=selftest; fi ;;
+    [ -d "$warp/lib" ] && ! ls .warp/*.tar.xz.* > /dev/null 2>&1 || step warp 120 tools/unpack_warp.sh .warp/*.tar.xz.* "$warp"
+    if ls "$warp"/lib/python3*/site-packages/warp/__init__.py > /dev/null 2>&1; then . "$warp/env.sh"
+    else echo "== mujoco-warp IS NOT THERE YET: nothing with it is run"; steps=${STEPS-selftest}; STEPS=${steps//run/}; STEPS=${STEPS//solo/}; fi ;;
 esac
 common=(--preset "${PRESET:-h200}" --policy "${POLICY:-pi0}" --simulator "$simulator")
 [ -n "${DEVICE:-}" ] && common+=(--device "$DEVICE")
 [ -n "${WORKERS:-}" ] && common+=(--workers "$WORKERS")
 # shellcheck disable=SC2206
 [ -n "${SET:-}" ] && common+=(--set $SET)
-steps=${STEPS:-selftest run}
+steps=${STEPS-selftest run}
 case " $steps " in *" selftest "*)
   step selftest "${SELFTEST_SECONDS:-100}" python3 -m benchmarks.gpu.embodied selftest --out "$out" "${common[@]}";; esac
+case " $steps " in *" solo "*)
+  LINES_SHOWN=40 step solo "${SOLO_SECONDS:-90}" python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
+    --seconds "${SOLO_SECONDS:-90}" --parts solo --name _solo;; esac
 case " $steps " in *" run "*)
   seconds=$(( $(left) - 25 ))
   case " $steps " in *" mps_solo "*) seconds=$(( seconds - ${MPS_SECONDS:-100} ));; esac
