@@ -6,6 +6,7 @@ any of them. A batch size has buffers and graphs of its own, made when it first 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -87,14 +88,14 @@ class Engine:
 
     def _find(self, device: str) -> Any:
         wp = self._wp
-        try:
-            return wp.get_device(device)
-        except Exception as error:
-            there = ", ".join(str(d) for d in wp.get_devices())
-            raise SimulatorDeviceError(
-                f"Warp has no device {device!r} here, only {there}",
-                hint="look at the GPU with nvidia-smi, or use --device cpu (slow)",
-            ) from error
+        there = [str(d) for d in wp.get_devices()]  # "cpu" only where Warp has its compiler for CPUs
+        with suppress(Exception):
+            if str(found := wp.get_device(device)) in there:
+                return found
+        raise SimulatorDeviceError(
+            f"Warp has no device {device!r} here, only {', '.join(there) or 'none'}",
+            hint="look at the GPU with nvidia-smi, or use --device cpu (slow)",
+        )
 
     def prepare(self, worlds: int) -> None:
         """Make what a batch size needs: kernels are compiled or loaded, graphs captured."""
