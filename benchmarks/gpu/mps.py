@@ -109,6 +109,8 @@ def mps_processes() -> list[Facts]:
             if fields[0] in "ZX":
                 continue
             pairs = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
         except OSError as error:
             found.append({"pid": int(folder.name), "error": str(error)})
             continue
@@ -148,7 +150,7 @@ def life(facts: Noted) -> None:
     from rlprof.overlap.quota.clients import _ask
     from rlprof.overlap.quota.daemons import daemons
 
-    facts["start"] = rlprof("mps", "start", "--format", "json")
+    facts["start"] = rlprof("mps", "start", "--while", os.getpid(), "--format", "json")
     if facts["start"]["code"] != 0:
         return
     try:
@@ -203,6 +205,10 @@ def foreign(facts: Noted) -> None:
 
     THEIRS.mkdir(exist_ok=True)
     env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(THEIRS), "CUDA_MPS_LOG_DIRECTORY": str(THEIRS)}
+    # whatever ends this process ends the daemon that nobody else would
+    watch = f"while kill -0 {os.getpid()} 2>/dev/null; do sleep 0.5; done; echo quit | '{find_binary()}'"
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.Popen(["sh", "-c", watch], env=env, start_new_session=True, **quiet)
     subprocess.run([find_binary(), "-d"], env=env, check=True, timeout=20)
     try:
         facts["processes"], facts["status"] = mps_processes(), rlprof("mps", "status")
