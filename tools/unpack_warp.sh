@@ -1,6 +1,6 @@
 #!/bin/bash
 # Unpacks what pack_warp.py packed into a Python environment. Usage: unpack_warp.sh PART... DEST
-# Parts may come in several calls: they are kept in $WARP_PARTS (default /opt/warp_parts), and unpacked when all are there.
+# Parts may come in several calls: they are kept in $WARP_PARTS (default /opt/warp_parts), and unpacked, once, when all are there.
 # DEST/env.sh then sets RLPROF_WARP_PYTHON and WARP_CACHE_PATH. PYTHON (default python3): a Python 3.12 that has numpy.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n 2,4p "$0"; exit 2; }
@@ -56,12 +56,17 @@ for name, where in (("warp", site), ("kernels", dest / "kernels")):
     if len(found) < count:
         print(f"unpack_warp: {len(found)} of {count} parts of {name} are there: bring the others in a further call")
         continue
+    stamp, now = dest / f".{name}.unpacked", " ".join(f"{p.name}:{p.stat().st_size}" for p in found)
+    if stamp.exists() and stamp.read_text() == now:
+        print(f"unpack_warp: {name} is there already")
+        continue
     began = time.monotonic()
     with lzma.LZMAFile(Joined(found)) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
         tar.extractall(where, filter="data")
+    stamp.write_text(now)
     print(f"unpack_warp: {name} unpacked in {time.monotonic() - began:.1f} s")
 PYTHON
-if [ -e "$dest"/lib/python3.*/site-packages/warp/__init__.py ] || ls "$dest"/lib/python3.*/site-packages/warp/__init__.py >/dev/null 2>&1; then
+if ls "$dest"/lib/python3.*/site-packages/warp/__init__.py >/dev/null 2>&1; then
   env -u PYTHONPATH -u MUJOCO_GL "$dest/bin/python" -c '
 import warp, mujoco, mujoco_warp, numpy
 warp.init()

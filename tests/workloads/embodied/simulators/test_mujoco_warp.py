@@ -288,6 +288,12 @@ def test_a_training_runs(tmp_path: Path) -> None:
     assert all(np.isfinite(row["policy_loss"]) for row in rows)
 
 
+def test_importing_the_simulator_imports_nothing_heavy() -> None:
+    code = "import sys; import rlprof.workloads.embodied.simulators.mujoco_warp\n"
+    code += "assert not {'warp', 'mujoco', 'mujoco_warp', 'torch', 'polars'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_what_is_missing_is_an_error_that_names_all_packages() -> None:
     code = "import sys; sys.modules['warp'] = None\n"
     code += "from rlprof.workloads.embodied.simulators.mujoco_warp import MujocoWarp; MujocoWarp(2)"

@@ -121,6 +121,8 @@ def test_parts_come_in_two_calls(tmp_path: Path, site: Path, monkeypatch: pytest
     done = unpack(tmp_path, first, *out.glob("kernels.*"))
     assert done.returncode == 0, done.stderr
     assert "unpack_warp: warp 0 mujoco 0" in done.stdout
+    assert "already" not in done.stdout
+    assert unpack(tmp_path, first).stdout.count("is there already") == 2
     (unpacked,) = (tmp_path / "dest" / "lib").glob("python3.*/site-packages")
     names = {p.relative_to(unpacked).as_posix() for p in unpacked.rglob("*") if "__pycache__" not in p.parts}
     files = {n for n in names if (unpacked / n).is_file()}
