@@ -146,7 +146,8 @@ def sampler(args: argparse.Namespace, config: Any) -> Any:
 
     scratch = args.out / "activity"
     scratch.mkdir(parents=True, exist_ok=True)
-    return Activity.start(scratch, config.device, backend=args.backend)
+    devices = (config.device, config.rollout_device or config.device)
+    return Activity.start(scratch, *devices, backend=args.backend)
 
 
 def means(activity: Any, spans: dict[str, tuple[int, int]]) -> Any:

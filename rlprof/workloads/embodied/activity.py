@@ -107,17 +107,16 @@ class Activity:
         self._folder, self.source, self._session = folder, source, session
 
     @classmethod
-    def start(
-        cls, out: Path, device: str, *, backend: str = "auto", rate_hz: float | None = None
-    ) -> Activity:
+    def start(cls, out: Path, *device: str, backend: str = "auto", rate_hz: float | None = None) -> Activity:
         """Start a sampler, or read the one of the capture that runs; where none works, say why.
 
         Parameters
         ----------
         out : pathlib.Path
             Folder of the run; samples lie in it until the run ends.
-        device : str
-            Where the run computes: ``"cpu"``: the host's cores are sampled; ``"cuda:1"``: that GPU.
+        *device : str
+            Where the run computes: ``"cpu"``: the host's cores are sampled; ``"cuda:1"``: that GPU. Of several
+            GPUs the mean counts.
         backend : str
             As of `rlprof.capture`.
         rate_hz : float, optional
@@ -128,13 +127,12 @@ class Activity:
 
         if running := os.environ.get(ENVIRONMENT):
             return cls(Path(running), "the capture's")
-        gpu = device.startswith("cuda")
-        tried = [backend] if backend != "auto" else ["cupti", "dcgm", "nvml"] if gpu else ["host"]
-        devices = (int(device.partition(":")[2] or 0),) if gpu else None
+        gpus = tuple(sorted({int(d.partition(":")[2] or 0) for d in device if d.startswith("cuda")}))
+        tried = [backend] if backend != "auto" else ["cupti", "dcgm", "nvml"] if gpus else ["host"]
         reasons = []
         for name in tried:
             rate = RATE_HZ if rate_hz is None and name == "cupti" else rate_hz
-            options = Options(name, rate, devices if name != "host" else None)  # type: ignore[arg-type]
+            options = Options(name, rate, (gpus or None) if name != "host" else None)  # type: ignore[arg-type]
             session = Session(out / f".activity-{os.getpid()}", options)
             try:
                 with _no_client_of_mps():
