@@ -142,7 +142,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         QuotaFile({}, why_no_quotas(request.config)).write(out / QUOTAS)
         checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
         trained = here.iterations
-    made = document(found, log.entries, facts)
+    made = document(found, log.entries, {**facts, "iterations": trained})
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(log.text(), encoding="utf-8")
     _report(made, out / REPORT, say)
