@@ -115,8 +115,8 @@ class Activity:
         out : pathlib.Path
             Folder of the run; samples lie in it until the run ends.
         *device : str
-            Where the run computes: ``"cpu"``: the host's cores are sampled; ``"cuda:1"``: that GPU. Of several
-            GPUs the mean counts.
+            Where the run computes: ``"cpu"``: the host's cores are sampled; ``"cuda:1"``: that GPU. Of
+            several GPUs the mean counts.
         backend : str
             As of `rlprof.capture`.
         rate_hz : float, optional
