@@ -50,10 +50,16 @@ class RawTable:
         """Where the rows come from, in one line for people."""
         a = self.about
         machine = a.get("machine", {})
+        measured = ""
+        if {"gpu", "date"} <= set(self.frame.columns):
+            gpus = " and ".join(sorted(set(map(str, self.frame["gpu"].unique()))))
+            dates = sorted(set(map(str, self.frame["date"].unique())))
+            measured = f"; measured on {gpus}, {' and '.join(dates)}"
         return (
             f"{self.frame.height} rows, preset {a.get('preset')}, seed {a.get('seed')}: computed "
             f"{a.get('ended', 'at an unknown date')} on {machine.get('processor', 'an unknown processor')} "
             f"in {a.get('seconds', 0):.0f} s with rlprof {a.get('versions', {}).get('rlprof', '?')}"
+            f"{measured}"
         )
 
 

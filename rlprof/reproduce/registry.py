@@ -159,6 +159,34 @@ FIGURES: tuple[Figure, ...] = (
         "rose.activity:compare",
         MEASURED,
     ),
+    Figure(
+        "rose/table01",
+        "inference and simulation alone, one after the other, and at the same time",
+        ("rose.alone",),
+        "rose.alone:compare_table",
+        MEASURED,
+    ),
+    Figure(
+        "rose/fig04",
+        "the same without MPS: does overlap help?",
+        ("rose.alone",),
+        "rose.alone:compare_figure",
+        MEASURED,
+    ),
+    Figure(
+        "rose/fig11",
+        "throughput of complete iterations under each schedule",
+        ("rose.schedules", "rose.alone"),
+        "rose.schedules:compare",
+        MEASURED,
+    ),
+    Figure(
+        "rose/table02",
+        "mean SM activity of complete iterations",
+        ("rose.schedules",),
+        "rose.schedules:compare_activity",
+        MEASURED,
+    ),
 )
 
 

@@ -43,6 +43,8 @@ class Study:
         All that the rows depend on, plain values. A stored table with others is not used.
     cases : mapping of str to callable
         By the name of the case: gives its rows.
+    reads : bool
+        Its cases only read what was measured before, in no time: without a stored table they are read.
     stale : callable
         Says what is wrong with a stored table, because the program has changed; None if nothing is.
     """
@@ -52,6 +54,7 @@ class Study:
     seed: int
     parameters: Mapping[str, Any]
     cases: Mapping[str, Callable[[], Sequence[Row]]]
+    reads: bool = False
     stale: Callable[[pl.DataFrame], str | None] = field(default=_fresh)
 
     @property
@@ -149,6 +152,9 @@ def stored_table(study: Study, checkout: Path) -> RawTable | Unavailable:
     """Return the table that a checkout holds of a study; Unavailable if there is none that can be used."""
     notes: list[str] = []
     stored = _stored(study, shipped_path(checkout, study), notes)
+    if stored is None and study.reads:
+        frame, about = _table(study, {name: _done(name, rows()) for name, rows in study.cases.items()})
+        return RawTable(frame, about)
     return stored or Unavailable(notes[0] if notes else f"no raw table of {study.name} is stored")
 
 
@@ -173,42 +179,24 @@ def _stored(study: Study, path: Path, notes: list[str]) -> RawTable | None:
 
 
 def _compute(study: Study, out: Path, *, fresh: bool, progress: Progress) -> tuple[RawTable, int]:
-    import polars as pl
-
     partial = out / f".{study.file.removesuffix('.csv')}.{study.key}.partial.jsonl"
     try:
         out.mkdir(parents=True, exist_ok=True)
         if fresh:
             partial.unlink(missing_ok=True)
         done = _read_partial(partial)
-        began = min([now(), *(d["began"] for d in done.values())])
         computed = 0
         for n, (case, rows_of) in enumerate(study.cases.items()):
             progress(f"{study.name}: {case}", n / len(study.cases))
             if case in done:
                 continue
             started, clock = now(), time.monotonic()
-            rows = [dict(row) for row in rows_of()]
-            done[case] = {
-                "case": case,
-                "began": started,
-                "seconds": time.monotonic() - clock,
-                "rows": rows,
-            }
+            done[case] = _done(case, rows_of(), started, clock)
             with partial.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(done[case], allow_nan=False) + "\n")
             computed += 1
         progress(study.name, 1.0)
-        rows = [{"case": case, **row} for case in study.cases for row in done[case]["rows"]]
-        frame = pl.DataFrame(rows, infer_schema_length=None)
-        about = {
-            **study.identity,
-            "machine": machine(),
-            "versions": versions(),
-            "began": began,
-            "ended": now(),
-            "seconds": round(sum(d["seconds"] for d in done.values()), 3),
-        }
+        frame, about = _table(study, done)
         write_raw(out / study.file, frame, about)
         partial.unlink(missing_ok=True)
     except OutputError:
@@ -216,6 +204,30 @@ def _compute(study: Study, out: Path, *, fresh: bool, progress: Progress) -> tup
     except OSError as error:
         raise output_error(error, out) from error
     return read_raw(out / study.file), computed
+
+
+def _done(
+    case: str, rows: Sequence[Row], began: str | None = None, clock: float | None = None
+) -> dict[str, Any]:
+    """What is kept of a case."""
+    seconds = 0.0 if clock is None else time.monotonic() - clock
+    return {"case": case, "began": began or now(), "seconds": seconds, "rows": [dict(row) for row in rows]}
+
+
+def _table(study: Study, done: Mapping[str, Mapping[str, Any]]) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """All rows, and the facts about them."""
+    import polars as pl
+
+    rows = [{"case": case, **row} for case in study.cases for row in done[case]["rows"]]
+    about = {
+        **study.identity,
+        "machine": machine(),
+        "versions": versions(),
+        "began": min([now(), *(d["began"] for d in done.values())]),
+        "ended": now(),
+        "seconds": round(sum(d["seconds"] for d in done.values()), 3),
+    }
+    return pl.DataFrame(rows, infer_schema_length=None), about
 
 
 def _read_partial(path: Path) -> dict[str, Any]:

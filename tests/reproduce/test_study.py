@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from rlprof.errors import OutputError
 from rlprof.reproduce.errors import RawTableError
-from rlprof.reproduce.raw import about_path, read_raw, write_raw
-from rlprof.reproduce.study import Study, obtain, shipped_path
+from rlprof.reproduce.raw import RawTable, about_path, read_raw, write_raw
+from rlprof.reproduce.study import Study, obtain, shipped_path, stored_table
+from rlprof.unavailable import Unavailable
 
 
 class Counted:
@@ -28,7 +30,7 @@ class Counted:
             0,
             parameters,
             {name: self.case(name) for name in ("a", "b", "c")},
-            lambda _: stale,
+            stale=lambda _: stale,
         )
 
     def case(self, name: str) -> Callable[[], list[dict[str, Any]]]:
@@ -113,6 +115,16 @@ def test_facts_that_are_damaged_or_of_another_kind(tmp_path: Path) -> None:
     about_path(path).write_text(json.dumps({"format": "other"}))
     with pytest.raises(RawTableError, match="no facts"):
         read_raw(path)
+
+
+def test_measurements_are_read_where_no_table_is_stored(tmp_path: Path) -> None:
+    counted = Counted()
+    study = replace(counted.study, reads=True)
+    table = stored_table(study, tmp_path)
+    assert isinstance(table, RawTable)
+    assert (table.frame.height, counted.calls) == (6, ["a", "b", "c"])
+    assert isinstance(stored_table(counted.study, tmp_path), Unavailable)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

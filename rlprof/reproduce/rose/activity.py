@@ -99,7 +99,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
         path.name: partial(capture_rows, path) for path in files
     }
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in files}
-    return Study("rose/activity", preset, seed, {"captures": digests, "bins": BINS}, cases)
+    return Study("rose/activity", preset, seed, {"captures": digests, "bins": BINS}, cases, reads=True)
 
 
 def shares(frame: pl.DataFrame) -> pl.DataFrame:

@@ -139,7 +139,7 @@ def stored_study(
         for file, d in stored.items()
     }
     cases = {file: partial(rows_of, file, document) for file, document in stored.items()}
-    return Study(name, preset, seed, {"files": digests}, cases)
+    return Study(name, preset, seed, {"files": digests}, cases, reads=True)
 
 
 def facts(file: str, document: Document) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def study(preset: str, seed: int, _: Path) -> Study:
         "changes": CHANGES,
     }
     return Study(
-        "rpeg/ablation", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+        "rpeg/ablation", preset, seed, parameters, cases, stale=partial(stale_plans, problem_of=problem_of)
     )
 
 

@@ -61,7 +61,7 @@ def study(preset: str, seed: int, _: Path) -> Study:
 
     parameters = {"constants": constants_digest(), "search": options_document(chosen)}
     return Study(
-        "rpeg/convergence", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+        "rpeg/convergence", preset, seed, parameters, cases, stale=partial(stale_plans, problem_of=problem_of)
     )
 
 

@@ -45,7 +45,7 @@ def study(preset: str, seed: int, _: Path) -> Study:
 
     parameters = {"constants": constants_digest(), "search": options_document(base)}
     return Study(
-        "rpeg/stability", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+        "rpeg/stability", preset, seed, parameters, cases, stale=partial(stale_plans, problem_of=problem_of)
     )
 
 

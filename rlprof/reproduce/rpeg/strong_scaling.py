@@ -48,7 +48,12 @@ def study(preset: str, seed: int, _: Path) -> Study:
 
     parameters = {"constants": constants_digest(), "search": options_document(chosen)}
     return Study(
-        "rpeg/strong_scaling", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+        "rpeg/strong_scaling",
+        preset,
+        seed,
+        parameters,
+        cases,
+        stale=partial(stale_plans, problem_of=problem_of),
     )
 
 

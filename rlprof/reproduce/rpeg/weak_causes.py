@@ -62,7 +62,7 @@ def study(preset: str, seed: int, _: Path) -> Study:
         seed,
         parameters,
         cases,
-        partial(stale_plans, problem_of=problem_of),
+        stale=partial(stale_plans, problem_of=problem_of),
     )
 
 

@@ -78,7 +78,12 @@ def study(preset: str, seed: int, _: Path) -> Study:
         return by_name[row["case"]].problem
 
     return Study(
-        "rpeg/weak_scaling", preset, seed, parameters, cases, partial(stale_plans, problem_of=problem_of)
+        "rpeg/weak_scaling",
+        preset,
+        seed,
+        parameters,
+        cases,
+        stale=partial(stale_plans, problem_of=problem_of),
     )
 
 
