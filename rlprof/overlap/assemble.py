@@ -14,7 +14,7 @@ import numpy as np
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, arguments
 from rlprof.overlap.call_record import CallRecord
 from rlprof.overlap.errors import RecordingError
-from rlprof.overlap.flags import find_flags, find_layouts
+from rlprof.overlap.flags import find_flags, find_layouts, find_not_joined
 from rlprof.overlap.forms import Form
 from rlprof.overlap.known import Known, MemoryTrack, Raw, RawPack, is_shared
 from rlprof.overlap.recording import Invocation, Recording, Unknown
@@ -430,4 +430,5 @@ def assemble(
         form,
         find_flags(runs),
         find_layouts(runs),
+        find_not_joined(runs),
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.specs import Key
+from rlprof.overlap.specs import BatchSpec, Key
 from rlprof.overlap.structures import is_tensor, put_together
-from rlprof.overlap.values import Parts, describe, is_array, take_apart
+from rlprof.overlap.values import Parts, describe, flatten, is_array, take_apart
+from rlprof.text import counted, with_article
 
 _AXIS_HINT = "declare the right axis in Batch(axis=...), or name what has none in shared_outputs"
 
@@ -87,7 +88,9 @@ def _wrong(found: int, samples: tuple[int, ...], batch_size: int | None) -> bool
 
 def _wanted(samples: tuple[int, ...], batch_size: int | None) -> str:
     return (
-        f"{max(samples, default=-1) + 1} samples or more" if batch_size is None else f"{batch_size} samples"
+        f"{counted(max(samples, default=-1) + 1, 'sample')} or more"
+        if batch_size is None
+        else counted(batch_size, "sample")
     )
 
 
@@ -134,6 +137,38 @@ def join(
     return joiner.join(parts, (), shared)
 
 
+def not_joined(value: Any, batch: BatchSpec, batch_size: int) -> Iterator[Path]:
+    """Yield where a call's output holds what `join` refuses: it shows before the batch is cut.
+
+    Parameters
+    ----------
+    value : object
+        What the call returned for the whole batch.
+    batch : BatchSpec
+        Of its node.
+    batch_size : int
+        Samples.
+    """
+    is_named = isinstance(value, tuple) and take_apart(value) is not None
+    for path, leaf in flatten(value):
+        place = next(iter(path), None)
+        if place in batch.shared_outputs:
+            continue
+        if is_named and isinstance(place, str):
+            keys = take_apart(value).keys  # type: ignore[union-attr]
+            if keys.index(place) in batch.shared_outputs:
+                continue
+        if is_array(leaf):
+            if leaf.ndim <= batch.axis or leaf.shape[batch.axis] != batch_size:
+                yield path
+        elif isinstance(leaf, _RESULTS):
+            yield path
+
+
+#: What a call makes anew for each part, so that the whole's is not known.
+_RESULTS = (bool, int, float, complex, str, bytes, np.generic)
+
+
 class _Joiner:
     """What all arrays of one batch have in common."""
 
@@ -155,7 +190,7 @@ class _Joiner:
             return put_together(whole.kind, whole.keys, items)
         if is_array(first) and first.ndim:
             return self.arrays(parts, at)
-        result = is_array(first) or isinstance(first, bool | int | float | complex | str | bytes | np.generic)
+        result = is_array(first) or isinstance(first, _RESULTS)
         if not result and all(part is first for part in parts):
             return first  # None, or an object that every part hands through
         raise ReplayError(
@@ -168,7 +203,7 @@ class _Joiner:
         for part, size in zip(parts, self.sizes, strict=True):
             if not is_array(part) or part.ndim <= axis or part.shape[axis] != size:
                 raise ReplayError(
-                    f"a part with {size} samples returned {describe(part)}{_at(at)}:"
+                    f"a part with {counted(size, 'sample')} returned {describe(part)}{_at(at)}:"
                     f" axis {axis} is not that of samples",
                     hint=_AXIS_HINT,
                 )
@@ -198,7 +233,7 @@ def _like(part: Any, whole: Parts, first: Any, at: Path) -> tuple[Any, ...]:
 
 def _form(value: Any) -> str:
     parts = take_apart(value)
-    return describe(value) if parts is None else f"a {type(value).__name__} of {len(parts.keys)}"
+    return describe(value) if parts is None else f"{with_article(type(value).__name__)} of {len(parts.keys)}"
 
 
 def _at(path: Path) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
+from rlprof.expect import expect
 from rlprof.overlap.bindings import Binding, Const, External, Pack, Ref, substitute
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.errors import RecordingError
@@ -44,6 +45,9 @@ def call_graph(recording: Recording) -> CallGraph:
     Where the partitions that a call uses differ between runs, it counts as a user of the whole object; a
     refresh counts as an update then, for what it leaves alone lives on.
     """
+    expect(
+        recording, Recording, "the recording", "give what Program.record returns; without run=, its recording"
+    )
     views = find_units(recording)
     base = views[0]
     used = _accesses(recording, views)
@@ -83,6 +87,7 @@ def call_graph(recording: Recording) -> CallGraph:
         streams=(base.units,),
         output=_told(base, base.by_id[base.region].output),
         opaque=dict(base.opaque),
+        not_joined=recording.not_joined,
     )
 
 

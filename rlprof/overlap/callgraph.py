@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rlprof.overlap.bindings import Binding, Pack, to_document
+from rlprof.expect import expect
+from rlprof.overlap.bindings import Binding, Pack, Path, to_document
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
+from rlprof.text import counted
 
 if TYPE_CHECKING:
     from rlprof.overlap.explain import Explanation
@@ -127,6 +129,8 @@ class CallGraph:
         Transformations so far, one readable line each.
     opaque : mapping of str to str
         Nodes whose calls hold other nodes and yet run as one unit, and why; no part of what the graph is.
+    not_joined : mapping of str to tuple of path
+        Where outputs of native calls hold what could not be joined of parts of a batch; likewise.
 
     Raises
     ------
@@ -143,6 +147,7 @@ class CallGraph:
     order_edges: tuple[tuple[str, str], ...] = ()
     history: tuple[str, ...] = field(default=())
     opaque: Mapping[str, str] = field(default_factory=dict)
+    not_joined: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         calls = tuple(sorted(self.calls, key=lambda c: (c.order, c.group, c.id)))
@@ -173,7 +178,8 @@ class CallGraph:
 
     def __repr__(self) -> str:
         done = "".join(f"; {line}" for line in self.history)
-        return f"<CallGraph of {self.region}: {len(self.calls)} calls, {len(self.streams)} streams{done}>"
+        size = f"{counted(len(self.calls), 'call')}, {counted(len(self.streams), 'stream')}"
+        return f"<CallGraph of {self.region}: {size}{done}>"
 
     @cached_property
     def by_id(self) -> dict[str, Call]:
@@ -231,6 +237,11 @@ class CallGraph:
         for call in document["calls"]:
             del call["duration_s"]
         return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def expect_graph(graph: object, what: str = "the graph") -> None:
+    """Raise UsageError unless something is a graph of calls; `what` it stands for."""
+    expect(graph, CallGraph, what, "give a graph of calls, such as Program.graph(recording) returns")
 
 
 def _call_document(call: Call) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlprof.overlap.errors import OverlapError, UndeclaredReadError, UndeclaredWriteError
+from rlprof.text import counted
 from rlprof.unavailable import Unavailable
 
 Fault = Literal["undeclared write", "undeclared read", "not a refresh", "write between calls"]
@@ -91,10 +92,9 @@ class CheckReport:
     run_again: Mapping[str, int]
 
     def __str__(self) -> str:
-        checked = (
-            f"{sum(self.calls.values())} calls of {len(self.calls)} nodes, {sum(self.run_again.values())}"
-        )
-        lines = [f"{len(self.findings)} faults; {checked} run again"]
+        checked = f"{counted(sum(self.calls.values()), 'call')} of {counted(len(self.calls), 'node')}"
+        again = sum(self.run_again.values())
+        lines = [f"{counted(len(self.findings), 'fault')}; {checked}, {again:,} run again"]
         lines += [f"  {finding}" for finding in self.findings]
         lines += [f"  note: {node} never wrote {state}, as it declares" for node, state in self.never_written]
         lines += [f"  not checked: {what}: {why.reason}" for what, why in self.not_checked]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlprof.expect import expect
 from rlprof.overlap.check_report import CheckReport, Fault, Finding
 from rlprof.overlap.contents import Contents
 from rlprof.overlap.context import CallContext, current
@@ -23,6 +24,7 @@ from rlprof.overlap.program import Program
 from rlprof.overlap.reread import Before, Piece, Reread, hidden_roots, paths_in_memory, pieces, uses_of
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, fixed_uses, uses
+from rlprof.text import with_article
 from rlprof.unavailable import Unavailable
 
 
@@ -70,6 +72,7 @@ def check_declarations(
     So `run` should last for two iterations at least. A write that is seen only with other inputs than those
     of `run`, or a read whose effect is lost (by a clip, say), is not found.
     """
+    expect(program, Program, "the program", "give the Program whose nodes are to be checked", WrapError)
     if program.table or program._recorder is not None:
         what = f"{next(iter(program.table))} has a replacement" if program.table else "it is being recorded"
         raise WrapError(f"a program cannot be checked while {what}", hint="uninstall it first")
@@ -90,7 +93,7 @@ def check_declarations(
     finally:
         watch.stop()
     for path, kind in kept.sealed.items():
-        watch.note(path, f"a {kind} cannot be looked into or put back")
+        watch.note(path, f"{with_article(kind)} cannot be looked into or put back")
     return watch.report()
 
 
@@ -320,9 +323,8 @@ class _Watch:
         sealed = {**before.contents.sealed, **Contents({"result": result}).sealed}
         if sealed:
             place, kind = next(iter(sealed.items()))
-            self.note(
-                path, f"it can reach {place}, a {kind}, which cannot be put back: reads were not checked"
-            )
+            what = f"{place}, {with_article(kind)}"
+            self.note(path, f"it can reach {what}, which cannot be put back: reads were not checked")
             return
         self._paused = True
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlprof.overlap.bindings import sources
-from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
+from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph, expect_graph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.specs import Cell
 
@@ -66,6 +66,7 @@ def dependencies(graph: CallGraph) -> tuple[Dependency, ...]:
     refresh waits for no value, only for storage. The parts of a split call are writers of one version: who
     needs it waits for every part that has the cell.
     """
+    expect_graph(graph)
     place = {call.id: i for i, call in enumerate(graph.calls)}
     found: set[_Found] = set()
     writers: dict[tuple[Cell, str], list[int]] = {}

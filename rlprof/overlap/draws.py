@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rlprof.overlap.context import _current
 from rlprof.overlap.errors import OverlapError
+from rlprof.text import counted
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -78,7 +79,7 @@ class Draws:
         if len(rows) != batch_size:
             where = f"call {label}" if label else "a draw outside of every node"
             raise OverlapError(
-                f"{where} draws for {batch_size} samples and works on {len(rows)}",
+                f"{where} draws for {counted(batch_size, 'sample')} and works on {len(rows)}",
                 hint="pass the samples that the rows belong to",
             )
         text = f"{self.seed}\0{self.name}\0{label}\0{draw}\0"

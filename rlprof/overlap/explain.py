@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlprof.expect import expect
 from rlprof.overlap.bindings import Ref
 from rlprof.overlap.build import call_graph
-from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
 from rlprof.overlap.dependencies import DependencyKind, dependencies
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.loops import Flow, LoopIndependence, loop_independence
@@ -66,6 +67,8 @@ def explain(source: CallGraph | Recording, path: str) -> Explanation:
         If the recording cannot stand for the program.
     """
     graph = call_graph(source) if isinstance(source, Recording) else source
+    expect_graph(graph)
+    expect(path, str, "the node", "give its path as text", OverlapError)
     if path in graph.by_id:
         return _units(graph, path, {path})
     if path not in graph.nodes:

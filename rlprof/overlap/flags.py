@@ -10,18 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from rlprof.overlap.batches import not_joined
 from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, leaves
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.known import is_shared, leaves_of
+from rlprof.overlap.known import RawPack, is_shared, leaves_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.values import at_path, describe, take_apart
+from rlprof.text import counted
 
 if TYPE_CHECKING:
     from rlprof.overlap.call_record import CallRecord
     from rlprof.overlap.callgraph import CallGraph
     from rlprof.overlap.trace import RunTrace
+
+
+#: Places in one output that are listed.
+_LISTED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,26 @@ def find_layouts(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Layout, ...]]:
     return by_call
 
 
+def find_not_joined(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Path, ...]]:
+    """Find what calls on batches returned that could not be joined of parts, by call.
+
+    Parameters
+    ----------
+    runs : sequence of RunTrace
+        Ended; the first is looked at.
+    """
+    found = {}
+    for record in runs[0].records:
+        batch, output = record.node.batch, record.output
+        if batch is None or not record.batch_size or output is None:
+            continue
+        value = output.whole if isinstance(output, RawPack) else output.obj
+        paths = tuple(islice(not_joined(value, batch, record.batch_size), _LISTED))
+        if paths:
+            found[record.id] = paths
+    return found
+
+
 def taken_apart(
     graph: CallGraph, layouts: Mapping[str, tuple[Layout, ...]]
 ) -> Mapping[str, tuple[Layout, ...]]:
@@ -105,7 +132,7 @@ def taken_apart(
                 origin = graph.by_id[leaf.call].origin
                 for depth, key in enumerate(leaf.path):
                     used.setdefault((origin, leaf.path[:depth]), set()).add(key)
-        for leaf in _gathered(binding):
+        for leaf in gathered(binding):
             joined.setdefault(graph.by_id[leaf.call].origin, set()).add(leaf.path)
     found = {}
     for call, known in layouts.items():
@@ -163,23 +190,23 @@ def check_layouts(call: str, layouts: Sequence[Layout], output: Any, part: bool 
         )
 
 
-def _gathered(binding: Binding) -> Iterator[Ref]:
+def gathered(binding: Binding) -> Iterator[Ref]:
     """Yield what is put together of parts."""
     if isinstance(binding, Gather):
         for leaf in leaves(binding):
             if isinstance(leaf, Ref):
                 yield leaf
     elif isinstance(binding, Slice):
-        yield from _gathered(binding.of)
+        yield from gathered(binding.of)
     elif isinstance(binding, Pack):
         for item in binding.items:
-            yield from _gathered(item)
+            yield from gathered(item)
 
 
 def _count(keys: tuple[Key, ...]) -> str:
     if keys and isinstance(keys[0], str):
         return f"the items {', '.join(map(repr, keys[:8]))}"
-    return f"{len(keys)} items"
+    return counted(len(keys), "item")
 
 
 def find_flags(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Flag, ...]]:

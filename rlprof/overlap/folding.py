@@ -13,6 +13,7 @@ from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.recording import Invocation, Recording, Unknown
 from rlprof.overlap.specs import Cell
 from rlprof.overlap.units import EFFECT, MAKE_ONCE, WRAP, Fold, Folded, argument, leaves_at, spell
+from rlprof.text import counted
 
 
 def find_units(recording: Recording) -> tuple[Folded, ...]:
@@ -152,7 +153,7 @@ def _loops(recording: Recording, view: Folded, call_id: str) -> Iterator[Fold]:
         elif count != iterations:
             yield Fold(
                 call_id,
-                f"loop {loop} of count {count} inside it ran {iterations} iterations",
+                f"loop {loop} of count {count} inside it ran {counted(iterations, 'iteration')}",
                 "give the loop the count that it has in every call",
                 varies=True,
             )

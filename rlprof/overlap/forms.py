@@ -8,6 +8,7 @@ from typing import Any
 
 from rlprof.overlap.specs import Key
 from rlprof.overlap.values import describe, is_array, take_apart
+from rlprof.text import with_article
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 
@@ -104,4 +105,4 @@ def _shown(form: Form) -> str:
         return f"{form.kind} of {len(form.keys)}"
     if form.keys:
         return f"{form.kind} with {', '.join(map(repr, form.keys[:8]))}"
-    return describe(form.value) if form.fixed else f"a {form.kind}"
+    return describe(form.value) if form.fixed else with_article(form.kind)

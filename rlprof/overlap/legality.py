@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from rlprof.overlap.bindings import Binding, Pack, sources
-from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
+from rlprof.overlap.callgraph import INITIAL, Call, CallGraph, expect_graph
 from rlprof.overlap.memory import peak_memory_bytes
 from rlprof.overlap.needs import Need, boundaries, needs
 from rlprof.overlap.parts import natives, part_accesses, part_arguments
@@ -80,6 +80,8 @@ def check(
     synchronisation and no end of an iteration of the root loop; updates keep order and contents. L7: peak
     memory (specification A, section 5).
     """
+    expect_graph(native, "the native graph")
+    expect_graph(graph)
     refusals = _same_program(native, graph)
     if any(r.rule == "" for r in refusals):
         return tuple(Refusal("L1", r.reason) for r in refusals if r.rule == "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rlprof.overlap.bindings import Binding, External, leaves, sources
-from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
+from rlprof.overlap.callgraph import INITIAL, Call, CallGraph, expect_graph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.specs import Cell
 
@@ -115,7 +115,8 @@ def loop_independence(graph: CallGraph, loop: str) -> LoopIndependence:
     which version it sees, the last condition is that none sees one of an earlier iteration. Storing over
     a value that is still read does not make a loop dependent: it limits how many iterations may be alive.
     """
-    node = graph.nodes.get(loop)
+    expect_graph(graph)
+    node = graph.nodes.get(loop) if isinstance(loop, str) else None
     if node is None or node.kind != "loop":
         known = ", ".join(sorted(p for p, n in graph.nodes.items() if n.kind == "loop"))
         raise OverlapError(f"{loop!r} is no loop node", hint=f"loop nodes are: {known or 'none'}")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlprof.garbage import collection_paused
-from rlprof.overlap.callgraph import Access, Call, CallGraph
+from rlprof.overlap.callgraph import Access, Call, CallGraph, expect_graph
 from rlprof.overlap.dependencies import dependencies
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.taskgraph import Edge, EdgeKind, Task, TaskGraph, Use
@@ -40,6 +40,7 @@ def lower(graph: CallGraph) -> TaskGraph:
         stream, chosen order). An order between two calls that another edge states already is left away.
         Canonical order is native program order.
     """
+    expect_graph(graph)
     with collection_paused():  # half of the time
         return _lowered(graph)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
 from rlprof.overlap.dependencies import dependencies
 from rlprof.overlap.precedence import Precedence
 from rlprof.unavailable import Unavailable
@@ -30,6 +30,7 @@ def peak_memory_bytes(graph: CallGraph, call_bytes: Mapping[str, float]) -> floa
         Over all calls, the largest sum of a call and of the largest call of every other component that may
         run beside it; a call without a component runs beside all. Unavailable if an estimate is missing.
     """
+    expect_graph(graph)
     held = np.empty(len(graph.calls))
     for i, call in enumerate(graph.calls):
         bytes_ = _bytes_of(call, call_bytes)

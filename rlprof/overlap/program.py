@@ -14,6 +14,7 @@ from rlprof.overlap.remote import class_name
 from rlprof.overlap.specs import NodeSpec, StateSpec
 from rlprof.overlap.state import State
 from rlprof.overlap.trace import RunTrace
+from rlprof.text import counted, with_article
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -238,8 +239,9 @@ class Program:
                 and child.count is not None
                 and (ran := context.calls_of(child.path)) != child.count
             ):
+                times = counted(ran, "iteration")
                 raise WrapError(
-                    f"loop {child.path} of count {child.count} ran {ran} iterations in {context.label}",
+                    f"loop {child.path} of count {child.count} ran {times} in {context.label}",
                     hint="give the count that it has in every call, or None if it is not fixed",
                 )
 
@@ -390,6 +392,11 @@ class Program:
             replacement = self._replacement(region, recording, options)
             region = region.region
         node = self._find(region)
+        if replacement is not None and not callable(replacement):
+            raise WrapError(
+                f"{with_article(type(replacement).__name__)} cannot run in place of {node.path}",
+                hint="give a function, or a graph alone: program.install(graph)",
+            )
         if replacement is None or node.is_marked:
             raise WrapError(
                 f"nothing can be installed in place of {node.path}",

@@ -16,6 +16,7 @@ from rlprof.overlap.remote import watching_fetches
 from rlprof.overlap.trace import RunTrace
 from rlprof.overlap.values import is_array, memory_key, take_apart
 from rlprof.overlap.watch import Watch
+from rlprof.text import counted
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -103,8 +104,9 @@ class Recorder:
             return
         ended = [run for run in self._runs if run.ended]
         if len(ended) < self._wanted:
+            calls = counted(len(ended), "time")
             raise RecordingError(
-                f"{self.region.path} was called {len(ended)} times, and {self._wanted} were to be recorded",
+                f"{self.region.path} was called {calls}, and {self._wanted} were to be recorded",
                 hint="train longer, or record fewer runs",
             )
         self._recording = assemble(

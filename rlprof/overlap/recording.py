@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlprof.overlap.bindings import Binding, Pack
+from rlprof.overlap.bindings import Binding, Pack, Path
 from rlprof.overlap.forms import Form
 from rlprof.overlap.modes import TorchModes
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
@@ -114,6 +114,8 @@ class Recording:
         Values that calls returned, by call, that have to stay what they were in all runs.
     layouts : mapping of str to tuple of Layout
         Containers that calls returned, by call, which had the same items in all runs.
+    not_joined : mapping of str to tuple of path
+        Where the outputs of calls on batches hold what could not be joined of parts, by call.
     """
 
     region: str
@@ -124,3 +126,4 @@ class Recording:
     form: Form | None = None
     flags: Mapping[str, tuple[Flag, ...]] = field(default_factory=dict)
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
+    not_joined: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)

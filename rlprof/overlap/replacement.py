@@ -20,6 +20,7 @@ from rlprof.overlap.flags import Flag, Layout
 from rlprof.overlap.forms import Form, mismatch
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import Cancellation, RunRecord
+from rlprof.text import with_article
 
 #: Replacements that run around the code that runs here.
 _inside: ContextVar[tuple[Replacement, ...]] = ContextVar("rlprof_replacements", default=())
@@ -93,7 +94,7 @@ class Replacement:
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
         if watch is not None and not callable(watch):
             raise UsageError(
-                f"watch is a {type(watch).__name__}, which sees one call",
+                f"watch is {with_article(type(watch).__name__)}, which sees one call",
                 hint="give what makes one: watch=lambda: Watch(graph)",
             )
         if on_flag not in ("error", "ignore"):

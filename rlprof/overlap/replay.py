@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlprof.overlap.batches import cut, join
 from rlprof.overlap.bindings import sources
-from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
 from rlprof.overlap.completion import Completer
 from rlprof.overlap.contents import Contents
 from rlprof.overlap.context import at_call
@@ -24,6 +24,7 @@ from rlprof.overlap.state import State
 from rlprof.overlap.structures import is_tensor, put_together
 from rlprof.overlap.values import take_apart
 from rlprof.taskgraph.trial import Restorable, restored
+from rlprof.text import with_article
 
 if TYPE_CHECKING:
     import polars as pl
@@ -176,6 +177,8 @@ def replay(
         If a state that a split call writes is not in `states` or cannot be put back, or outputs cannot be cut
         or joined.
     """
+    expect_graph(native, "the native graph")
+    expect_graph(graph)
     objects = {k: s.obj if isinstance(s, State) else s for k, s in (states or {}).items()}
     known = {k: obj for k, obj in objects.items() if obj is not None}
     run = _Replay(native, graph, entries, constants, external, known, rtol, atol)
@@ -320,7 +323,7 @@ class _Held:
         if self._strict and contents.sealed:
             path, kind = next(iter(contents.sealed.items()))
             raise ReplayError(
-                f"{path} is a {kind}, which cannot be put back after a trial",
+                f"{path} is {with_article(kind)}, which cannot be put back after a trial",
                 hint="give the state object methods snapshot() and restore(snapshot)",
             )
         values = {

@@ -15,6 +15,7 @@ from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, Vie
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.specs import BatchSpec
+from rlprof.text import counted, with_article
 
 Samples = tuple[int, ...]
 
@@ -124,13 +125,17 @@ def take(binding: Binding, samples: Samples, axis: int | None) -> Binding:
         if axis is not None:
             return replace(binding, items=tuple(take(item, samples, axis) for item in binding.items))
         if binding.kind not in ("tuple", "list") or max(samples, default=0) >= len(binding.items):
-            raise NotBySampleError(f"a {binding.kind} of {len(binding.items)} is no sequence of samples")
+            raise NotBySampleError(
+                f"{with_article(binding.kind)} of {len(binding.items)} is no sequence of samples"
+            )
         chosen = tuple(binding.items[i] for i in samples)
         return Pack(binding.kind, tuple(range(len(samples))), chosen)
     if axis == 0 and _viewed(binding) is not None:
         ref, offsets = _viewed_rows(binding)
         if max(samples, default=0) >= len(offsets):
-            raise NotBySampleError(f"a view of {ref.call} has {len(offsets)} items, fewer than samples")
+            raise NotBySampleError(
+                f"a view of {ref.call} has {counted(len(offsets), 'item')}, fewer than samples"
+            )
         return _rows_of(ref.call, ref.path, ref.view, [offsets[i] for i in samples])
     if isinstance(binding, Slice) and binding.axis == axis:
         return replace(binding, samples=tuple(binding.samples[i] for i in samples))
@@ -393,7 +398,7 @@ def _expressed_slice(
     _check_cut(leaf, graph)
     where = _located(calls)
     if any(s not in where for s in binding.samples):
-        raise NotBySampleError(f"{leaf.call} has {len(where)} samples, fewer than its consumer")
+        raise NotBySampleError(f"{leaf.call} has {counted(len(where), 'sample')}, fewer than its consumer")
     found: dict[int, list[tuple[int, int]]] = {}
     for position, sample in enumerate(binding.samples):
         part, place = where[sample]

@@ -19,11 +19,12 @@ import orjson
 
 from rlprof.errors import UsageError
 from rlprof.overlap.bindings import Binding, Const, External, Gather, Pack, Ref, Slice
-from rlprof.overlap.callgraph import INITIAL, Call, CallGraph
+from rlprof.overlap.callgraph import INITIAL, Call, CallGraph, expect_graph
 from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.values import bytes_of, flatten, is_array
+from rlprof.text import with_article
 
 if TYPE_CHECKING:
     from rlprof.overlap.context import CallContext
@@ -127,7 +128,7 @@ def compare(native: SemanticRecord, other: SemanticRecord, *, bits: bool = False
     for given in (native, other):
         if not isinstance(given, SemanticRecord):
             raise UsageError(
-                f"a {type(given).__name__} is no semantic record",
+                f"{with_article(type(given).__name__)} is no semantic record",
                 hint="compare of_graph(graph), or what a Watch saw",
             )
     found = []
@@ -163,6 +164,7 @@ def _version(version: str | None) -> str:
 
 def of_graph(graph: CallGraph) -> SemanticRecord:
     """Return what a graph says: of a native graph the truth, if its recording is."""
+    expect_graph(graph)
     roles = _Roles(graph)
     updates = tuple(
         Update(call.origin, _contents(graph, call)) for call in graph.calls if call.node in roles.updates

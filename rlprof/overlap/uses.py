@@ -12,6 +12,7 @@ from rlprof.overlap.errors import WrapError
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.state import Access, State
 from rlprof.overlap.values import flatten, is_array
+from rlprof.text import counted
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -177,8 +178,8 @@ def _samples(
             return samples
     if size is not None and size != state.partitions:
         raise WrapError(
-            f"node {node.path} works on {size} samples in {context.label}, and state {state.name} has"
-            f" {state.partitions}",
+            f"node {node.path} works on {counted(size, 'sample')} in {context.label}, and state {state.name}"
+            f" has {state.partitions}",
             hint="tell it which samples they are, or give the state as many partitions",
         )
     return range(state.partitions)

@@ -15,15 +15,6 @@ from rlprof.overlap.context import CallContext, _current
 from rlprof.taskgraph import Task
 from rlprof.taskgraph.errors import WorkerDownError
 from rlprof.taskgraph.processes import ProcessBackend
-from rlprof.taskgraph.workers import Worker
-
-
-class _Process(ProcessBackend):
-    """A back end of one worker, which is called outside of any task graph."""
-
-    def worker(self) -> Worker:
-        (found,) = self._workers.values()
-        return found
 
 
 class _Factory:
@@ -101,7 +92,7 @@ class LocalWorker:
         self._name, self._make = name, make
         self._lock = threading.Lock()
         self._threads = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"rlprof {name}")
-        self._process = _Process({name: _Factory(make, args, kwargs)})
+        self._process = ProcessBackend({name: _Factory(make, args, kwargs)})
         self._process.__enter__()
         self._closed = False
 
@@ -150,7 +141,7 @@ class LocalWorker:
         if self._closed and payload == "get":
             raise UsageError(f"worker {self._name} is closed")
         with self._lock:
-            done = self._process.worker().execute(0, Task(self._name, payload=payload), inputs)
+            done = self._process.worker(self._name).execute(0, Task(self._name, payload=payload), inputs)
         if isinstance(done.error, WorkerDownError):
             raise WorkerDownError(f"worker {self._name}: {done.error}") from done.error
         if done.error is not None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from rlprof.errors import UsageError
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.task import Task
+from rlprof.text import counted
 
 #: A payload: gets the task and the outputs of its data predecessors by their ids.
 Call = Callable[[Task, Mapping[str, Any]], Any]
@@ -194,7 +195,7 @@ class ThreadBackend(_Calls):
     def __init__(self, calls: Mapping[str, Call], *, workers: int = 32) -> None:
         super().__init__(calls)
         if workers < 1:
-            raise UsageError(f"{workers} workers cannot run anything", hint="give at least 1")
+            raise UsageError(f"{counted(workers, 'worker')} cannot run anything", hint="give at least 1")
         self.slots = workers
         self._threads: list[threading.Thread] = []
         self._jobs: _Jobs = SimpleQueue()

@@ -23,7 +23,7 @@ from rlprof.taskgraph.errors import (
     WorkerDownError,
     WorkerLostError,
 )
-from rlprof.taskgraph.graph import TaskGraph
+from rlprof.taskgraph.graph import TaskGraph, expect_tasks
 from rlprof.taskgraph.ready import ReadySet
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.schedule import checked_priority
@@ -129,6 +129,7 @@ def run(
     RestoreError
         If state of `trial` could not be brought back.
     """
+    expect_tasks(graph)
     if isinstance(calls, type) or not (isinstance(calls, Mapping) or hasattr(calls, "submit")):
         raise UsageError(
             f"{calls!r:.80} is neither calls nor a back end",

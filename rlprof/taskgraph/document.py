@@ -10,11 +10,14 @@ from typing import Any
 
 import orjson
 
+from rlprof.expect import expect
 from rlprof.taskgraph.errors import GraphFormatError
 from rlprof.taskgraph.task import CellAccess, Edge, Task, Use
 
 FORMAT, VERSION = "rlprof.taskgraph", 2
 READABLE = (1, 2)
+
+_HINT = "give what TaskGraph.to_json, or to_dict, returned"
 
 
 def to_document(
@@ -43,10 +46,11 @@ def from_text(text: str | bytes) -> Any:
     GraphFormatError
         If the text is none.
     """
+    expect(text, (str, bytes), "the JSON", _HINT, GraphFormatError)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise GraphFormatError(f"no JSON: {error}") from error
+        raise GraphFormatError(f"no JSON: {error}", hint=_HINT) from error
 
 
 def check_format(document: Any) -> Mapping[str, Any]:
@@ -58,7 +62,7 @@ def check_format(document: Any) -> Mapping[str, Any]:
         If not.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise GraphFormatError(f'no task graph: "format" is not "{FORMAT}"')
+        raise GraphFormatError(f'no task graph: "format" is not "{FORMAT}"', hint=_HINT)
     if document.get("version") not in READABLE:
         raise GraphFormatError(
             f"a task graph of version {document.get('version')}, known are {READABLE[0]} to {VERSION}",

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rlprof.expect import expect
 from rlprof.taskgraph import document as documents
 from rlprof.taskgraph.errors import (
     CycleError,
     DuplicateError,
     GraphError,
     GraphFormatError,
+    GraphTypeError,
     ResourceError,
     UnknownDurationError,
     UnknownTaskError,
@@ -287,6 +289,12 @@ class TaskGraph:
     def hash(self) -> str:
         """SHA-256 of `to_json` in hexadecimal: the same for equal graphs, on every machine."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def expect_tasks(graph: object) -> None:
+    """Raise GraphTypeError unless something is a task graph."""
+    hint = "give a TaskGraph; rlprof.overlap.lower.lower makes one of a graph of calls"
+    expect(graph, TaskGraph, "the graph", hint, GraphTypeError)
 
 
 def _links(count: int, pairs: Iterable[tuple[int, int]]) -> Links:

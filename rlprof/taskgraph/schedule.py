@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from rlprof.errors import UsageError
-from rlprof.taskgraph.graph import Links, TaskGraph, topological_order
+from rlprof.expect import expect
+from rlprof.taskgraph.errors import GraphTypeError
+from rlprof.taskgraph.graph import Links, TaskGraph, expect_tasks, topological_order
 from rlprof.taskgraph.ready import ReadySet
 from rlprof.unavailable import Unavailable
 
@@ -104,6 +107,7 @@ def upward_rank(graph: TaskGraph) -> npt.NDArray[np.float64]:
     UnknownDurationError
         If a task has no duration.
     """
+    expect_tasks(graph)
     return np.array(_tails(graph.durations_s.tolist(), graph.topological_order, graph.successors))
 
 
@@ -158,6 +162,7 @@ def schedule(graph: TaskGraph, *, priority: npt.NDArray[np.float64] | None = Non
     UsageError
         If `priority` does not fit the graph.
     """
+    expect_tasks(graph)
     durations: list[float] = graph.durations_s.tolist()
     ready = ReadySet(graph, checked_priority(graph, priority))
     start, finish = [0.0] * len(durations), [0.0] * len(durations)
@@ -178,6 +183,13 @@ def schedule(graph: TaskGraph, *, priority: npt.NDArray[np.float64] | None = Non
     return Schedule(graph, np.array(start), np.array(finish), tuple(order))
 
 
+def expect_schedule(scheduled: object) -> None:
+    """Raise GraphTypeError unless something is a schedule, or None."""
+    expect(
+        scheduled, (Schedule, NoneType), "the schedule", "give what schedule(graph) returns", GraphTypeError
+    )
+
+
 def work_s(graph: TaskGraph) -> dict[str, float]:
     """Seconds for which each resource would be wholly held: no schedule is shorter than any of them.
 
@@ -191,6 +203,7 @@ def work_s(graph: TaskGraph) -> dict[str, float]:
     UnknownDurationError
         If a task has no duration.
     """
+    expect_tasks(graph)
     work = dict.fromkeys(graph.resources, 0.0)
     for task, duration_s in zip(graph.tasks, graph.durations_s.tolist(), strict=True):
         for use in task.uses:
@@ -229,6 +242,8 @@ def critical_path(graph: TaskGraph, scheduled: Schedule | None = None) -> Critic
     CriticalPath
         Of equally long chains the one whose tasks come first in canonical order.
     """
+    expect_tasks(graph)
+    expect_schedule(scheduled)
     durations: list[float] = graph.durations_s.tolist()
     links = graph.successors if scheduled is None else scheduled.constraints
     order = graph.topological_order if scheduled is None else topological_order(graph, links)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rlprof.taskgraph.graph import Links, TaskGraph, topological_order
-from rlprof.taskgraph.schedule import Schedule
+from rlprof.taskgraph.graph import Links, TaskGraph, expect_tasks, topological_order
+from rlprof.taskgraph.schedule import Schedule, expect_schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,8 @@ def slack(graph: TaskGraph, scheduled: Schedule | None = None) -> Slack:
     UnknownDurationError
         If a task has no duration.
     """
+    expect_tasks(graph)
+    expect_schedule(scheduled)
     durations: list[float] = graph.durations_s.tolist()
     links = graph.successors if scheduled is None else scheduled.constraints
     order = graph.topological_order if scheduled is None else topological_order(graph, links)

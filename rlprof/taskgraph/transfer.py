@@ -22,6 +22,7 @@ from typing import Any
 
 from rlprof.taskgraph.backend import RemoteOutput
 from rlprof.taskgraph.errors import TransferError
+from rlprof.text import with_article
 
 #: Buffers from this size on, and longer pickles, go into the block, in bytes.
 SHARED_FROM_BYTES = 1 << 16
@@ -102,10 +103,10 @@ def pack(value: Any) -> Packed:
         kind = _TensorPickler if "torch" in sys.modules else pickle.Pickler
         kind(stream, protocol=5, buffer_callback=take).dump(value)
     except MemoryError as error:
-        raise TransferError(f"no memory to pickle a {type(value).__name__}") from error
+        raise TransferError(f"no memory to pickle {with_article(type(value).__name__)}") from error
     except Exception as error:  # whatever a __reduce__ raises
         raise TransferError(
-            f"a {type(value).__name__} cannot be pickled: {error}",
+            f"{with_article(type(value).__name__)} cannot be pickled: {error}",
             hint="return plain data, arrays or tensors, and keep the rest as state of the worker",
         ) from error
     data = stream.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from rlprof.errors import UsageError
-from rlprof.taskgraph.graph import TaskGraph
+from rlprof.taskgraph.graph import TaskGraph, expect_tasks
 from rlprof.taskgraph.record import RunRecord, TaskRun
 from rlprof.taskgraph.state import Key
 from rlprof.taskgraph.task import INITIAL, CellAccess, Use, worker_resource
@@ -27,6 +27,7 @@ from rlprof.taskgraph.violations import (
     WrongVersionSeen,
     WrongWorker,
 )
+from rlprof.text import with_article
 
 
 def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
@@ -57,9 +58,11 @@ def verify(graph: TaskGraph, record: RunRecord) -> tuple[Violation, ...]:
     -----
     Versions are followed twice: as the dispatcher recorded them, and anew from the times of the tasks.
     """
+    expect_tasks(graph)
     if not isinstance(record, RunRecord):
         raise UsageError(
-            f"a {type(record).__name__} is no record of a run", hint="verify(graph, result.record)"
+            f"{with_article(type(record).__name__)} is no record of a run",
+            hint="verify(graph, result.record)",
         )
     found: list[Violation] = []
     if record.graph_hash != graph.hash:

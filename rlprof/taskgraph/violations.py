@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rlprof.taskgraph.record import TaskRun
 from rlprof.taskgraph.task import Edge
+from rlprof.text import counted
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RunRepeatedly:
     count: int
 
     def __str__(self) -> str:
-        return f"task {self.task} ran {self.count} times"
+        return f"task {self.task} ran {counted(self.count, 'time')}"
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,21 @@ class WorkerPool(ABC):
         self._kept = False  # beyond one run
         self._run: _PoolRun | None = None
 
+    def worker(self, name: str) -> Worker:
+        """Return a worker, to give it tasks outside of a run; only while the pool keeps its workers.
+
+        Raises
+        ------
+        UsageError
+            If there is none of this name now.
+        """
+        found = self._workers.get(name)
+        if found is None:
+            raise UsageError(
+                f"there is no worker {name!r} now", hint="ask inside of the block: with backend: ..."
+            )
+        return found
+
     @property
     def slots(self) -> int:
         """One task for each worker."""

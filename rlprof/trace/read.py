@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from typing import cast
 
 from rlprof.errors import RankError
+from rlprof.expect import expect
 from rlprof.progress import Progress, silent
 from rlprof.trace.detect import Capture, captures
 from rlprof.trace.foreign import some
@@ -74,6 +76,8 @@ def read(
     >>> import rlprof
     >>> trace = rlprof.read("rank0.nsys-rep", "rank1.nsys-rep")    # doctest: +SKIP
     """
+    for given in (path, *more):
+        expect(given, (str, PathLike), "the capture", "give the path of a file or folder")
     places = [captures(Path(given)) for given in (path, *more)]
     found = [capture for place in places for capture in place.captures]
     left_aside = [name for place in places for name in place.left_aside]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlprof.overlap import Batch, Program, wrap
-from rlprof.overlap.errors import ReplayError, WrapError
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.errors import IllegalTransformationError, ReplayError, WrapError
 from rlprof.overlap.flags import Flag, check_flags
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.transforms import split_spatial
@@ -161,29 +162,75 @@ def test_a_generator_runs_after_its_call() -> None:
     assert plain.iteration() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "take", [lambda found: found, lambda found: found["rows"], lambda found: found["rows"][1]]
-)
+class Split:
+    """`make` returns `rows` of a batch, and the batch; `take` is the code between it and `use`."""
+
+    def __init__(self, rows: Callable[[Any], Any], take: Callable[[Any], Any] = lambda found: found) -> None:
+        self.rows, self.take = rows, take
+
+    def make(self, x: Any) -> Any:
+        return {"rows": self.rows(x), "whole": x}
+
+    def use(self, found: Any) -> Any:
+        return found
+
+    def iteration(self, x: Any) -> Any:
+        return self.use(self.take(self.make(x)))
+
+    def recorded(self, **batch: Any) -> tuple[Program, CallGraph]:
+        program = Program()
+        iteration = wrap(self, "iteration", program)
+        wrap(self, "make", iteration, stateless=True, batch=Batch(invariant=True, **batch))
+        wrap(self, "use", iteration, stateless=True)
+        run = lambda: [self.iteration(np.arange(4.0)) for _ in range(2)]  # noqa: E731
+        return program, program.graph(program.record(iteration, run=run))
+
+
+TAKES = [lambda found: found, lambda found: found["rows"], lambda found: found["rows"][1]]
+
+
+@pytest.mark.parametrize("take", TAKES)
 def test_a_list_with_an_item_for_each_sample_is_not_joined_item_by_item(take: Callable[[Any], Any]) -> None:
-    """Parts of two samples return two rows of two: joined row by row they would be rows of four."""
-
-    class Split:
-        def make(self, x: Any) -> Any:
-            return {"rows": [np.full(2, row) for row in x], "whole": x}
-
-        def use(self, found: Any) -> Any:
-            return found
-
-        def iteration(self, x: Any) -> Any:
-            return self.use(take(self.make(x)))
-
-    plain, program = Split(), Program()
-    iteration = wrap(plain, "iteration", program)
-    wrap(plain, "make", iteration, stateless=True, batch=Batch(invariant=True))
-    wrap(plain, "use", iteration, stateless=True)
-    recording = program.record(iteration, run=lambda: [plain.iteration(np.arange(4.0)) for _ in range(2)])
-    program.install(split_spatial(program.graph(recording), "iteration/make"))
+    """Parts of two samples return two rows of four: joined row by row they would be rows of eight."""
+    plain = Split(lambda x: [np.full(4, row) for row in x], take)
+    program, graph = plain.recorded()
+    program.install(split_spatial(graph, "iteration/make"))
     with pytest.raises(
         ReplayError, match=r"make@0 returned 2 items at \['rows'\] for a part of a batch whose whole"
     ):
         plain.iteration(np.arange(4.0))
+
+
+@pytest.mark.parametrize("take", TAKES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda x: [np.full(2, row) for row in x],
+        lambda x: [float(row) for row in x],
+        lambda x: [np.float64(row) for row in x],
+    ],
+    ids=["rows", "numbers", "numbers of numpy"],
+)
+def test_what_shows_that_it_cannot_be_joined_is_refused_before_it_runs(
+    rows: Callable[[Any], Any], take: Callable[[Any], Any]
+) -> None:
+    _, graph = Split(rows, take).recorded()
+    with pytest.raises(
+        IllegalTransformationError,
+        match=r"what iteration/make returns at \['rows'\]\[[01]\] has no axis of samples, and iteration/use",
+    ):
+        split_spatial(graph, "iteration/make")
+
+
+def test_a_number_that_nobody_is_given_joined_does_no_harm() -> None:
+    plain = Split(lambda x: float(len(x)), lambda found: found["whole"])
+    program, graph = plain.recorded()
+    program.install(split_spatial(graph, "iteration/make"))
+    assert np.array_equal(plain.iteration(np.arange(4.0)), np.arange(4.0))
+
+
+def test_a_number_that_every_part_shares_is_not_joined() -> None:
+    plain = Split(lambda x: 7.5)
+    program, graph = plain.recorded(shared_outputs=("rows",))
+    program.install(split_spatial(graph, "iteration/make"))
+    assert plain.iteration(np.arange(4.0))["rows"] == 7.5

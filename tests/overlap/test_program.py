@@ -179,7 +179,7 @@ def test_a_program_of_its_own_and_one_that_is_given() -> None:
         (lambda p: p.install(None), "a value of type NoneType is no node"),
         (lambda p: p.graph(p), "a value of type Program is no recording"),
         (lambda p: wrap(p, 3, p), "3 is no name of an attribute"),
-        (lambda p: split_spatial(p, "main"), "a value of type Program is no graph of calls"),
+        (lambda p: split_spatial(p, "main"), "the graph is a Program"),
     ],
 )
 def test_values_of_a_wrong_type_are_told(wrong: Callable[[Program], Any], message: str) -> None:

@@ -471,3 +471,13 @@ def test_a_limit_that_cannot_be_computed_does_not_hang(limit: Any, kind: type[Ex
         with pytest.raises(kind):
             run(one("look"), backend)
         assert not backend.lost
+
+
+def test_a_worker_is_there_by_its_name_while_the_pool_keeps_it() -> None:
+    pool = ProcessBackend({"one": Counter})
+    with pytest.raises(UsageError, match=r"there is no worker 'one' now\. Next: ask inside of the block"):
+        pool.worker("one")
+    with pool:
+        assert pool.worker("one").execute(0, Task("task", payload="add"), {}).error is None
+        with pytest.raises(UsageError, match="there is no worker 'two' now"):
+            pool.worker("two")

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from rlprof.overlap.bindings import Binding, sources
-from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
 from rlprof.overlap.needs import Need, boundaries, needs
@@ -36,13 +36,8 @@ def calls_below(graph: CallGraph, path: str) -> tuple[Call, ...]:
     IllegalTransformationError
         If there is no such node, or it makes no call in this region.
     """
-    if not isinstance(graph, CallGraph):
-        raise IllegalTransformationError(
-            f"a value of type {type(graph).__name__} is no graph of calls",
-            rule="graph",
-            hint="give what Program.graph(recording) returns",
-        )
-    if path not in graph.nodes:
+    expect_graph(graph)
+    if not isinstance(path, str) or path not in graph.nodes:
         raise IllegalTransformationError(
             f"there is no node {path}",
             rule="node",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlprof.overlap.callgraph import Call, CallGraph
+from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.transforms.common import Reach, beside, calls_below, exclusive, loop_calls
 from rlprof.overlap.transforms.interleave import interleave
@@ -36,6 +36,7 @@ def split_and_interleave(
     IllegalTransformationError
         As `split_spatial` and `interleave`.
     """
+    expect_graph(graph)
     return interleave(split_spatial(graph, loop, groups, cuts=cuts, downstream=downstream), loop)
 
 
@@ -60,6 +61,7 @@ def train_beside_next_epoch(graph: CallGraph, epochs: str, training: str) -> Cal
         If the first minibatch depends on the last epoch: minibatches or statistics of advantages span epochs,
         or training writes the weights that the rollout reads.
     """
+    expect_graph(graph)
     rule = "figure 9b"
     rollouts = next(iter(loop_calls(graph, epochs).values()))
     passes = loop_calls(graph, training)
@@ -136,6 +138,7 @@ def transfer_beside_compute(graph: CallGraph, transfers: Sequence[str], compute:
     IllegalTransformationError
         If each transfer lies on a path between all calls of compute: nothing could run beside it.
     """
+    expect_graph(graph)
     for node in transfers:
         graph = rewire(graph, node, stream="own")
     others = [call for node in compute for call in calls_below(graph, node)]
@@ -195,6 +198,7 @@ def backbone_beside_denoise(
     IllegalTransformationError
         As `split_spatial` and `interleave`; or if backbone and denoise serve one call at a time together.
     """
+    expect_graph(graph)
     rule = "figure 9d"
     front, window = calls_below(graph, backbone)[0], calls_below(graph, denoise)[0]
     held = exclusive(graph)

@@ -16,6 +16,7 @@ from rlprof.overlap.transforms.common import (
     verified,
     with_boundaries,
 )
+from rlprof.text import counted
 
 RULE = "rewire"
 
@@ -68,7 +69,7 @@ def rewire(
     _check_movable(graph, target, calls)
     if shift:
         streams = _shifted(graph, target, calls, shift)
-        note = f"shift {target} by {shift} iterations"
+        note = f"shift {target} by {counted(shift, 'iteration')}"
     elif stream is not None:
         streams = _own(graph, calls) if stream == "own" else _joined(graph, calls, stream)
         note = f"move {target} to {'a stream of its own' if stream == 'own' else f'the stream of {stream}'}"

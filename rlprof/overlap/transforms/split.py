@@ -9,6 +9,7 @@ from math import lcm
 
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.flags import gathered
 from rlprof.overlap.loops import loop_independence
 from rlprof.overlap.parts import as_pack, part_accesses, part_arguments
 from rlprof.overlap.samples import NotBySampleError, native_form
@@ -22,6 +23,7 @@ from rlprof.overlap.transforms.common import (
     verified,
     with_boundaries,
 )
+from rlprof.text import counted
 
 RULE = "split"
 
@@ -85,7 +87,27 @@ def split_spatial(
         after = rebound(graph, made, note, streams, edges)
     except NotBySampleError as error:
         raise refuse(error, RULE, (target,)) from error
+    _check_joins(after)
     return verified(graph, after)
+
+
+def _check_joins(graph: CallGraph) -> None:
+    """Refuse to join what the recorded outputs show that it cannot be joined."""
+    users = [(call.id, call.arguments) for call in graph.calls]
+    for user, binding in (*users, (graph.region, graph.output)):
+        for part in gathered(binding):
+            origin = graph.by_id[part.call].origin
+            for path in graph.not_joined.get(origin, ()):
+                if path[: len(part.path)] == part.path and part.view is None:
+                    at = "".join(f"[{key!r}]" for key in path)
+                    raise IllegalTransformationError(
+                        f"what {origin} returns{f' at {at}' if at else ''} has no axis of samples, and {user}"
+                        " would be given it joined of parts",
+                        rule=RULE,
+                        calls=(origin, user),
+                        hint="return an array, name it in Batch(shared_outputs=...) if it is the same for"
+                        " every part, or split what uses it alike",
+                    )
 
 
 def _batch_size(graph: CallGraph, calls: tuple[Call, ...]) -> int:
@@ -117,8 +139,9 @@ def _batch_size(graph: CallGraph, calls: tuple[Call, ...]) -> int:
                 f"the batch size of {call.origin} is not known", rule=RULE, calls=(call.id,)
             )
         if call.batch_size != first.batch_size:
+            size = counted(first.batch_size or 0, "sample")
             raise IllegalTransformationError(
-                f"{first.origin} has {first.batch_size} samples, {call.origin} {call.batch_size}",
+                f"{first.origin} has {size}, {call.origin} {call.batch_size}",
                 rule=RULE,
                 calls=(first.id, call.id),
             )
