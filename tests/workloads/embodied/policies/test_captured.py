@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,38 @@ def test_a_step_with_its_numbers_on_the_device_is_the_eager_one(family: str) -> 
             moved = policy.advance(point, prefix, features, drawn, plan[index, 0], plan[index, 1])
             point = policy.denoise_step(point, prefix, features, noise, index)
             assert torch.allclose(moved, point, rtol=1e-5, atol=1e-6)
+
+
+def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None:
+    from rlprof.workloads.embodied.policies import captured
+    from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nCompile with ...")
+
+    policy = make(size_of("pi0", "tiny"), spec(), seed=1)
+    seen = observation(4)
+    worker = RolloutWorker(policy)
+    wanted = worker.predict(seen, GlobalStep(0), 0, 0)
+    # as on a CUDA device whose capture fails
+    monkeypatch.setattr(captured, "_Chain", fails)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    policy.captured, steps.refused = steps, None
+    assert worker.refused is None
+    answer = worker.predict(seen, GlobalStep(0), 0, 0)
+    assert np.array_equal(answer.chain, wanted.chain)
+    assert worker.refused == "the capture failed (operation not permitted when stream is capturing)"
+    # natively means eagerly, whatever is set
+    steps.refused = None
+    assert np.array_equal(worker.answer_again(seen, GlobalStep(0), 0, 0).chain, wanted.chain)
+    assert steps.refused is None
+    assert policy.captured is steps
+    worker.predict(seen, GlobalStep(0), 0, 0)
+    steps._chains = {4: [object()]}
+    worker.reload("cpu")  # weights that were on the host may lie elsewhere now
+    assert steps.graphs == 0
 
 
 def _answers(policy: Any, batches: list[int]) -> list[Any]:
