@@ -93,6 +93,8 @@ def start(gpu: int = 0, *, owner: int | None = None, folder: Path | None = None)
             if owner is not None:
                 _start_guardian(daemon)
             _bring_up(daemon)
+            if owner is not None and mps_guardian.start_ticks(owner) != daemon.owner_ticks:
+                raise MpsError(f"process {owner}, for which the daemon was started, is gone")
         except BaseException:
             with contextlib.suppress(MpsError):
                 daemon.stop(even_with_clients=True)
@@ -162,7 +164,9 @@ def _write_state(daemon: Daemon) -> None:
 
 
 def _start_guardian(daemon: Daemon) -> None:
-    arguments = [daemon.owner, daemon.owner_ticks, daemon.binary, daemon.folder, daemon.mark]
+    starter = os.getpid()
+    ids = [daemon.owner, daemon.owner_ticks, starter, mps_guardian.start_ticks(starter)]
+    arguments = [*ids, daemon.binary, daemon.folder, daemon.mark]
     environment = dict(os.environ)
     environment.pop(mps_guardian.VARIABLE, None)
     subprocess.Popen(

@@ -132,18 +132,32 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
     return left
 
 
-def guard(owner: int, ticks: int, binary: str, folder: str, mark: str) -> None:
-    """End the daemon once its owner is gone; return when its folder is, since somebody else ended it."""
+def guard(owner: tuple[int, int], starter: tuple[int, int], binary: str, folder: str, mark: str) -> None:
+    """End the daemon once its owner is gone; return when its folder is, since somebody else ended it.
+
+    Parameters
+    ----------
+    owner, starter : tuple of (int, int)
+        Process for which the daemon runs, and the one that starts it, maybe the same: id and start ticks.
+    binary, folder, mark : str
+        Of the daemon.
+    """
     while os.path.isdir(folder):  # noqa: PTH112
-        if start_ticks(owner) != ticks:
-            end(binary, folder, mark)
-            time.sleep(0.5)  # a start that was under way when its owner was killed
-            end(binary, folder, mark)
-            return
+        if start_ticks(owner[0]) != owner[1]:
+            break
         time.sleep(0.2)
+    else:
+        return
+    end(binary, folder, mark)
+    while start_ticks(starter[0]) == starter[1]:  # it may be about to start the daemon
+        time.sleep(0.2)
+        end(binary, folder, mark)
+    time.sleep(1.0)  # so may what it has just started
+    end(binary, folder, mark)
 
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5])
+    ids = [int(word) for word in sys.argv[1:5]]
+    guard((ids[0], ids[1]), (ids[2], ids[3]), *sys.argv[5:8])

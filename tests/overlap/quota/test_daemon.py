@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,6 +324,25 @@ def test_a_driver_that_connects_late_is_asked_with_a_context(
     with mps() as daemon:
         assert len(daemon.servers()) == 1
         assert probe_levels(daemon.gpu, daemon.environment(), step=50).probed == ((50, 66), (100, 132))
+
+
+def test_an_owner_that_goes_while_its_daemon_starts_leaves_none(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody kills a script in the very moment in which it starts a daemon."""
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        ask = mps_guardian.tell
+
+        def tell(*arguments: Any, **more: Any) -> tuple[int, str]:
+            owner.kill()
+            owner.wait()
+            return ask(*arguments, **more)
+
+        monkeypatch.setattr(mps_guardian, "tell", tell)
+        with pytest.raises(MpsError):
+            start(owner=owner.pid)
+    assert list(fake_mps.iterdir()) == []
+    assert foreign_daemons() == []
 
 
 def test_a_daemon_for_a_process_that_is_gone_is_not_started(fake_mps: Path) -> None:

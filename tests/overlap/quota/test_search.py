@@ -131,7 +131,7 @@ def test_the_bottom_of_every_valley_is_found_from_anywhere(data: st.DataObject) 
 
 
 def test_a_plateau_before_the_bottom_can_hide_it() -> None:
-    """What the text does not find: it takes equal times for the way down, and stops at levels that it knows."""
+    """What the text does not find: equal times are a way down, and levels that are known an end."""
     found, _ = search(lambda k: [1.5, 1.5, 1.0][k - 1], 3, 2)
     assert (found.best, list(found.measured)) == (2, [2, 1])
 
