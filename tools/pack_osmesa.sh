@@ -29,6 +29,6 @@ ln -s libOSMesa.so.8 "$work/osmesa/libOSMesa.so"
 for copyright in "$work"/root/usr/share/doc/*/copyright; do
   [ -f "$copyright" ] && cp "$copyright" "$work/osmesa/$(basename "$(dirname "$copyright")").copyright"
 done
-tar cf - -C "$work" osmesa | xz -6 -T1 > "$work/packed"
+tar cf - -C "$work" osmesa | xz -T1 --x86 --lzma2=preset=6,dict=64MiB > "$work/packed"
 mv "$work/packed" "$out.part" && mv "$out.part" "$out"
 echo "$out: $(du -h "$out" | cut -f1), $(ls "$work/osmesa" | grep -c '\.so') libraries of" $(ls "$work/deb" | sed 's/_.*//')

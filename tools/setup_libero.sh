@@ -17,7 +17,7 @@ command -v "$python" >/dev/null || die "no Python called $python"
 works() { "$venv/bin/python" "$here/check_libero.py" >/dev/null 2>&1; }
 if works; then say "already there: $venv"; exit 0; fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@"; }
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@" --no-warn-conflicts; }
 say "installing LIBERO, robosuite and MuJoCo into $venv"
 pip install --no-deps $(sed -n '/^# then/q; /^[^#]/p' "$list")
 pip install $(sed -n '/^# then/,$ { /^[^#]/p }' "$list")

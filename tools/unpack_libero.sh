@@ -38,6 +38,10 @@ for file in "$dest"/gl.all/*; do
   name=$(basename "$file"); soname=$(sed -E 's/(\.so\.[0-9]+).*/\1/' <<<"$name")
   known "$soname" || cp -P "$file" "$dest/gl/$name"
 done 2>/dev/null || true
+# PyOpenGL asks for names without a version first
+for file in "$dest"/gl/lib{EGL,GL,OpenGL,GLESv2}.so.[0-9]; do
+  [ ! -e "$file" ] || ln -sfn "$(basename "$file")" "${file%.[0-9]}"
+done
 # the driver's EGL: its vendor file, or one that names its library
 vendor=$(find /usr/share/glvnd /etc/glvnd /usr/local/nvidia -name 10_nvidia.json 2>/dev/null | head -n 1 || true)
 library=$(find /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/local/nvidia /usr/local/cuda/compat -name 'libEGL_nvidia.so.0' 2>/dev/null | head -n 1 || true)

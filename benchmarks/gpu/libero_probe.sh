@@ -11,8 +11,8 @@ export PYTHONUNBUFFERED=1 PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 . benchmarks/gpu/libero.sh
 nvidia-smi -L; nproc; free -g | sed -n 2p
 ldconfig -p | grep -E 'libEGL|libOpenGL|libGL\.|libX11\.so|libOSMesa' | head -20
-find / -xdev \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/null | head
-find /usr/local/nvidia \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/null | head
+timeout 20 find / -xdev \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/null | head
+timeout 20 find /usr/local/nvidia \( -name '10_nvidia.json' -o -name 'libEGL_nvidia.so*' \) 2>/dev/null | head
 began=$SECONDS
 libero_ready || { echo "== LIBERO does not work here"; exit 1; }
 libero_osmesa
