@@ -1,14 +1,15 @@
 """Packs mujoco-warp and what it needs for a machine without a network, as small as it gets.
 
     python tools/pack_warp.py packages SITE_PACKAGES OUT [--arch 90] [--preset 6]
+    python tools/pack_warp.py rest SITE_PACKAGES OUT [--arch 90]
     python tools/pack_warp.py kernels CACHE OUT
 
 `packages` takes warp, mujoco_warp, mujoco, absl, etils and what etils needs from the site-packages of a
 Python 3.12 on x86-64, without Warp's compiler for CPUs, tests and examples. Of the GPU code inside
 Warp's library the code for one architecture is kept, as nvprune does for libraries that it can read: the
-library then works on GPUs of this compute capability only. `kernels` takes a folder of compiled kernels
-(of tools/warp_kernels.py, or a used WARP_CACHE_PATH). OUT gets parts of at most 40 MB,
-warp.tar.xz.1-of-1 and so on; unpack_warp.sh joins them.
+library then works on GPUs of this compute capability only. `rest` packs what was taken out, to put it
+back. `kernels` takes a folder of compiled kernels (of tools/warp_kernels.py, or a used WARP_CACHE_PATH).
+OUT gets parts of at most 40 MB, warp.tar.xz.1-of-1 and so on; unpack_warp.sh joins them.
 """
 
 from __future__ import annotations
@@ -112,6 +113,21 @@ def packages(site: Path, out: Path, arch: int, preset: int) -> None:
     _write(data.getvalue(), out, "warp", preset)
 
 
+def rest(site: Path, out: Path, arch: int, preset: int) -> None:
+    """Pack the containers of GPU code as they were: place, length, bytes; one after the other."""
+    library = (site / LIBRARY).read_bytes()
+    kept, _ = keep_architecture(library, arch)
+    found = b""
+    for start in (m.start() for m in re.finditer(re.escape(struct.pack("<I", _FAT_MAGIC)), library)):
+        end = sum(_entries(library, start)[-1][2:]) if _entries(library, start) else start
+        if library[start:end] != kept[start:end]:
+            found += struct.pack("<QQ", start, end - start) + library[start:end]
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        _add(tar, "warp.so.rest", found, 0o644)
+    _write(data.getvalue(), out, "rest", preset)
+
+
 def kernels(cache: Path, out: Path) -> None:
     """Pack compiled kernels."""
     data = io.BytesIO()
@@ -159,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("packages", "kernels"))
+    parser.add_argument("what", choices=("packages", "rest", "kernels"))
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--arch", type=int, default=90)
@@ -167,6 +183,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "packages":
         packages(given.source, given.out, given.arch, given.preset)
+    elif given.what == "rest":
+        rest(given.source, given.out, given.arch, given.preset)
     else:
         kernels(given.source, given.out)
 

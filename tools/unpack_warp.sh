@@ -13,7 +13,7 @@ for part in "${@:1:$#-1}"; do
 done
 mkdir -p "$dest/bin"; dest=$(cd "$dest" && pwd)
 "$python" - "$parts" "$dest" <<'PYTHON'
-import lzma, sys, sysconfig, tarfile, time
+import lzma, struct, sys, sysconfig, tarfile, time
 from pathlib import Path
 
 parts, dest = Path(sys.argv[1]), Path(sys.argv[2])
@@ -48,7 +48,16 @@ class Joined:
             self.now = None
 
 
-for name, where in (("warp", site), ("kernels", dest / "kernels")):
+def put_back(site):
+    """GPU code of all architectures, where code of one was left."""
+    with (site / "warp.so.rest").open("rb") as rest, (site / "warp/bin/warp.so").open("r+b") as library:
+        while head := rest.read(16):
+            start, size = struct.unpack("<QQ", head)
+            library.seek(start)
+            library.write(rest.read(size))
+
+
+for name, where in (("warp", site), ("rest", site), ("kernels", dest / "kernels")):
     found = sorted(parts.glob(f"{name}.tar.xz.*-of-*"), key=lambda p: int(p.name.split(".")[-1].split("-")[0]))
     if not found:
         continue
@@ -63,6 +72,10 @@ for name, where in (("warp", site), ("kernels", dest / "kernels")):
     began = time.monotonic()
     with lzma.LZMAFile(Joined(found)) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
         tar.extractall(where, filter="data")
+    if name == "warp":
+        (dest / ".rest.unpacked").unlink(missing_ok=True)
+    if name == "rest":
+        put_back(site)
     stamp.write_text(now)
     print(f"unpack_warp: {name} unpacked in {time.monotonic() - began:.1f} s")
 PYTHON

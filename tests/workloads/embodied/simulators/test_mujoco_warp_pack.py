@@ -79,7 +79,8 @@ def test_a_number_that_only_looks_like_a_container_is_left() -> None:
 def site(tmp_path: Path) -> Path:
     """Packages that stand in for the real ones, and are no bigger than needed."""
     folder = tmp_path / "site"
-    library = container(entry(2, 75, os.urandom(3000)), entry(2, 90, os.urandom(3000)))
+    library = b"ELF" + container(entry(2, 75, os.urandom(3000)), entry(2, 90, os.urandom(3000))) + b"text"
+    library += container(entry(8, 75, b"as it is")) + container(entry(2, 75, b"x"), entry(2, 90, b"y"))
     for name, content in {
         "warp/__init__.py": b"__version__ = '0'\ndef init(): pass\ndef is_cuda_available(): return False\n",
         "warp/bin/warp.so": library,
@@ -135,6 +136,10 @@ def test_parts_come_in_two_calls(tmp_path: Path, site: Path, monkeypatch: pytest
     }
     original = (site / "warp/bin/warp.so").read_bytes()
     assert (unpacked / "warp/bin/warp.so").read_bytes() == pack_warp.keep_architecture(original, 90)[0]
+    pack_warp.rest(site, out, 90, 1)
+    done = unpack(tmp_path, *out.glob("rest.*"))
+    assert "rest unpacked" in done.stdout, done.stderr
+    assert (unpacked / "warp/bin/warp.so").read_bytes() == original
     assert [p.name for p in (tmp_path / "dest" / "kernels").rglob("*.*") if p.is_file()] == [
         "wp_x.sm90.cubin"
     ]
