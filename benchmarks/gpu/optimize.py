@@ -45,6 +45,10 @@ class Run:
         self.seen: Any = None
         self.graphs: dict[str, Any] = {"native": None}
         self.longest_s: dict[str, float] = {}
+        self.memory = False
+        self.steps: Any = ()
+        self.levels: Any = ()
+        self.shares: dict[str, int] = {}
 
     @property
     def left_s(self) -> float:
@@ -59,10 +63,13 @@ class Run:
             try:
                 self.first()
                 self.by_hand()
+                self.meter()
                 if self.args.graph is not None:
                     self.given()
                 elif "optimise" in self.args.parts.split(","):
                     self.optimise()
+                if "quotas" in self.args.parts.split(","):
+                    self.quotas()
                 if "variants" in self.args.parts.split(","):
                     self.variants()
             finally:
@@ -132,6 +139,19 @@ class Run:
         if "by hand" in self.graphs:
             self.iteration("by hand", "warm", warm=True)
 
+    def meter(self) -> None:
+        """One native iteration under a meter of memory, for rule L7."""
+        if self.here.free_bytes is None or not self.args.memory:
+            return
+        with self.report.step("memory") as found:
+            self.here.workload.measure_memory()
+            self.seen.take(0)
+            known = self.here.workload.call_bytes() or {}
+            largest = sorted(known.items(), key=lambda item: -item[1])[:5]
+            found["free_gb"] = round(self.here.free_bytes / 1e9, 2)
+            found["largest_gb"] = str([(n.rpartition("/")[2], round(b / 1e9, 3)) for n, b in largest])
+            self.memory = True
+
     def given(self) -> None:
         """A graph that an earlier call has selected."""
         from rlprof.overlap.optimize.graph_file import GraphFile
@@ -139,6 +159,7 @@ class Run:
         with self.report.step("given_graph") as found:
             kept = GraphFile.read(self.args.graph)
             self.graphs["optimised"] = kept.derive(self.here.workload.native)
+            self.steps = kept.steps
             found["steps"] = [str(s) for s in kept.steps]
         if "optimised" in self.graphs:
             self.iteration("optimised", "warm", warm=True)
@@ -167,6 +188,7 @@ class Run:
                 validation=Rule(confidence=0.9, most_pairs=args.pairs),
                 combinations=2,
                 budget_s=budget_s,
+                memory_bytes=self.here.free_bytes if self.memory else None,
             )
             log = DecisionLog(
                 args.out / f"decisions{args.name}.jsonl", listen=lambda t: print(f"   {t[:300]}", flush=True)
@@ -186,15 +208,70 @@ class Run:
                 if one.accepted:
                     self.graphs[f"round {number}"] = one.after
             if result.steps:
-                self.graphs["optimised"] = result.graph
+                self.graphs["optimised"], self.steps = result.graph, result.steps
                 kept = GraphFile.of(result.native, result.graph, result.steps, spares=args.spares)
                 kept.write(args.out / f"graph{args.name}.json")
             found["steps"], found["ended"] = [str(s) for s in result.steps], result.ended
             found["net_s"], found["gain_s"] = result.net_overhead_s, result.gain_s
 
+    def quotas(self) -> None:
+        """Algorithm 2 for the selected graph: the simulator's share of the SMs, under MPS."""
+        from rlprof.analysis.trials import Rule
+        from rlprof.overlap.optimize.steps import step
+        from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
+        from rlprof.workloads.embodied.quota_file import QuotaFile
+        from rlprof.workloads.embodied.quotas import processes, tune
+        from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
+
+        args = self.args
+        name = "optimised" if "optimised" in self.graphs else "by hand"
+        if name not in self.graphs:
+            return
+        with self.report.step("levels") as found:
+            if args.levels:  # percentages; stands in for a probe where there is no GPU
+                from rlprof.overlap.quota.levels import Level
+
+                self.levels = tuple(Level(int(p), int(p)) for p in args.levels.split(","))
+            else:
+                probed = probe_levels(choose_gpu(list_gpus(), 0), dict(os.environ), step=args.level_step)
+                self.levels = probed.levels
+            found["levels"] = str([(v.amount, v.setting) for v in self.levels])
+        if not self.levels:
+            return
+        with self.report.step("quotas") as found:
+            client = self.config.simulator in CUDA_SIMULATORS or bool(args.levels)
+            reason = "" if client else f"{self.config.simulator} is no CUDA client"
+            steps = self.steps or (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+            result = tune(
+                self.here.workload,
+                self.graphs[name],
+                steps,
+                self.here.simulator,
+                self.levels,
+                processes(self.here.simulator, 0, client=client, reason=reason),
+                trials=args.quota_trials,
+                rule=Rule(confidence=0.9, most_pairs=args.pairs),
+                budget_s=args.quota_share * self.left_s,
+                say=lambda text: print(f"   {text}", flush=True),
+            )
+            self.seen.take(0)
+            self.report.document["quotas"] = result.to_dict()
+            QuotaFile(result.quotas, result.reason).write(args.out / f"quotas{args.name}.json")
+            found["quotas"], found["reason"] = str(result.quotas), result.reason
+            if result.search is not None and result.level is None:
+                best = result.search.best_level  # shown in turn with q0, whatever the validation said
+                if best != self.levels[-1]:
+                    self.shares["best level"] = best.setting
+            elif result.level is not None:
+                self.shares["best level"] = result.level.setting
+            if "best level" in self.shares:
+                self.graphs["with quota"] = self.graphs[name]
+
     def variants(self) -> None:
         """Complete iterations of every order in turn."""
         names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
+        if "with quota" in self.graphs:
+            names.append("with quota")
         rounds = [n for n in self.graphs if n.startswith("round ")]
         if len(rounds) > 1:  # with one, it is the optimised graph
             names.append(rounds[0])
@@ -220,6 +297,9 @@ class Run:
         with self.report.step(f"{name}_{turn}") as found:
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
+            share = self.shares.get("best level") if name == "with quota" else None
+            if here.simulator.key != share:
+                here.simulator.use(share)
             if name in self.graphs:
                 driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
             else:
@@ -270,7 +350,7 @@ class Run:
             }
             print(f"== {name}: {table[name]}", flush=True)
         best = min((t["wall_s"] for n, t in table.items() if n in BASELINES), default=None)
-        for name in ("by hand", "optimised", *(n for n in table if n.startswith("round "))):
+        for name in ("by hand", "optimised", "with quota", *(n for n in table if n.startswith("round "))):
             if best is not None and name in table:
                 table[name]["speedup_over_best_baseline"] = round(best / table[name]["wall_s"], 4)
                 print(
@@ -329,6 +409,11 @@ def main() -> None:
     add("--spares", type=int, default=0, help="spare simulators")
     add("--activity", default="auto")
     add("--graph", type=Path, help="a graph.json: run it instead of searching")
+    add("--memory", action="store_true", help="measure the memory of calls first, and check it")
+    add("--quota-trials", type=int, default=2, help="runs of the comparison under each level")
+    add("--quota-share", type=float, default=0.5, help="of the time left")
+    add("--level-step", type=int, default=4, help="percent between levels that are probed")
+    add("--levels", help="percentages, in place of a probe")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
     add("--name", default="", help="added to the names of results")
     args = parser.parse_args()

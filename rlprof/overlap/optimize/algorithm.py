@@ -45,7 +45,7 @@ class Options:
     iterations : int
         Of a loop in a comparison.
     outer_iterations : int or None
-        Of a loop that has loops inside, whose iterations fill and drain within one; None: as `iterations`.
+        Of a loop that has a loop of several workers inside, which fills and drains; None: as `iterations`.
     local : Rule
         When a local comparison ends.
     validation : Rule

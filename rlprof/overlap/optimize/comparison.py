@@ -98,7 +98,8 @@ def comparison(
     iterations : int
         Most iterations of a loop.
     outer_iterations : int or None
-        Most iterations of a loop that has loops inside; at least one of each group. None: as `iterations`.
+        Most iterations of a loop that has a loop of several component workers inside; at least one of each
+        group. None: as `iterations`.
 
     Returns
     -------
@@ -109,9 +110,7 @@ def comparison(
     path: str | None = common_ancestor(paths, native.region)
     while path is not None and path != native.region:
         most = iterations
-        if outer_iterations is not None and any(
-            loop.startswith(path + "/") for call in native.below(path) for loop, _ in call.indices
-        ):
+        if outer_iterations is not None and _holds_interaction(native, path):
             most = outer_iterations
         for found in _choices(native, graphs, path, most):
             if _fits(graphs, found):
@@ -119,6 +118,16 @@ def comparison(
         above = native.nodes[path].parent
         path = above if above in native.nodes else None
     return Comparison(native.region, frozenset(c.origin for c in native.calls), None, 1.0)
+
+
+def _holds_interaction(native: CallGraph, path: str) -> bool:
+    """Whether a loop of several component workers, which fills and drains by itself, lies inside of a node."""
+    workers: dict[str, set[str]] = {}
+    for call in native.below(path):
+        for loop, _ in call.indices:
+            if loop.startswith(path + "/"):
+                workers.setdefault(loop, set()).add(native.nodes[call.node].component)
+    return any(len(found) > 1 for found in workers.values())
 
 
 def _choices(native: CallGraph, graphs: Sequence[CallGraph], path: str, most: int) -> Iterable[Comparison]:

@@ -18,7 +18,7 @@ from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
 from rlprof.overlap.program import Program, entries
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.replay import cut_output
-from rlprof.taskgraph import RunRecord
+from rlprof.taskgraph import RunRecord, TaskGraph
 from rlprof.taskgraph.trial import Restorable, restored
 
 #: Arguments of the region.
@@ -53,6 +53,8 @@ class ProgramWorkload:
         Estimates of memory.
     watch : callable, optional
         Makes what sees the calls of a complete iteration by a graph.
+    meter : callable, optional
+        Makes what measures the memory of calls, in a further iteration in which nothing overlaps.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class ProgramWorkload:
         facts: Callable[[], Mapping[str, Any]] = dict,
         call_bytes: Callable[[], Mapping[str, float] | None] = lambda: None,
         watch: Callable[[CallGraph], Watcher] | None = None,
+        meter: Callable[[CallGraph], Watcher] | None = None,
     ) -> None:
         self.program, self.recording, self._train = program, recording, train
         self.native = program.graph(recording)
@@ -76,8 +79,10 @@ class ProgramWorkload:
         self.states, self._arguments = states, arguments
         self.activity = activity or NoActivity("nobody samples")
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
-        self._watch = watch
+        self._watch, self._meter = watch, meter
         self._replacements: dict[str, Any] = {}
+        #: Task graph and record of the latest iteration by a graph.
+        self.last_run: tuple[TaskGraph, RunRecord] | None = None
 
     # complete iterations -----------------------------------------------------------------------------------
 
@@ -93,7 +98,11 @@ class ProgramWorkload:
         self._train()
         self._synchronise()
         end_ns = time.monotonic_ns()
-        record = None if graph is None else self._replacements[graph.hash].last_record
+        record: RunRecord | None = None
+        if graph is not None:
+            ran = self._replacements[graph.hash]
+            record = ran.last_record
+            self.last_run = None if record is None else (ran.executor.tasks, record)
         found = self.activity.between(start_ns, end_ns)
         tasks = () if graph is None or record is None else _tasks(graph, record, start_ns)
         mean = None if found is None else found.mean(start_ns, end_ns)
@@ -113,6 +122,19 @@ class ProgramWorkload:
             self._replacements[graph.hash] = self.program.table[region]
         else:
             self.program.install(region, kept)
+
+    def measure_memory(self) -> Measurement:
+        """Train one iteration in the native order, call by call, under the meter of memory."""
+        self.program.uninstall(self.native.region)
+        meter = self._meter
+        how = {} if meter is None else {"watch": lambda: meter(self.native)}
+        self.program.install(self.native, recording=self.recording, **how)
+        start = time.perf_counter()
+        self._train()
+        self._synchronise()
+        taken = time.perf_counter() - start
+        self.program.uninstall(self.native.region)
+        return Measurement(taken)
 
     def profile(self, graph: CallGraph) -> Profile:
         """Train one iteration by a graph, with the time of every call."""

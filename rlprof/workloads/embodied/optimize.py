@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,12 @@ from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.errors import ConfigurationError, need
+from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 
 if TYPE_CHECKING:
+    from rlprof.overlap.callgraph import Call, CallGraph
     from rlprof.workloads.embodied.trainer import Trainer
 
 
@@ -43,12 +45,18 @@ class Embodied:
         As the optimiser sees it.
     counter : Counter
         Trains.
+    simulator : Exchangeable
+        Keys are shares of the SMs in percent.
+    free_bytes : float or None
+        GPU memory that calls may hold at once; None: there is no GPU.
     """
 
     trainer: Trainer
     wrapped: Wrapped
     workload: ProgramWorkload
     counter: Counter
+    simulator: Exchangeable
+    free_bytes: float | None = None
 
     @property
     def iterations(self) -> int:
@@ -115,7 +123,12 @@ def embodied(
     with ExitStack() as stack:
         say("starting simulators and policy")
         trainer = make_trainer(config)
-        stack.callback(trainer.env.simulator.close)
+        simulator = Exchangeable(
+            trainer.env.simulator,
+            lambda percent: make_simulator(replace(config, simulator_sm_percent=percent)),
+        )
+        trainer.env.simulator = simulator
+        stack.callback(simulator.close)
         further = []
         for _ in range(spares):
             further.append(make_simulator(config))
@@ -133,6 +146,8 @@ def embodied(
         source = _activity(config, out, activity, trainer, further)
         stack.callback(source.close)
 
+        memory = CallBytes(torch, config.device)
+
         def synchronise() -> None:
             if cuda:
                 torch.cuda.synchronize(config.device)
@@ -148,8 +163,11 @@ def embodied(
             synchronise=synchronise,
             facts=lambda: machine_state(config),
             watch=lambda graph: Answers(trainer, graph),
+            call_bytes=memory.estimates,
+            meter=memory.watch if cuda else None,
         )
-        yield Embodied(trainer, wrapped, workload, train)
+        free = memory.free() if cuda else None
+        yield Embodied(trainer, wrapped, workload, train, simulator, free)
 
 
 def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further: list[Any]) -> ActivitySource:
@@ -167,6 +185,52 @@ def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further:
         return SampledDevice(out, device)
     except RlprofError as error:
         return NoActivity(error.what)
+
+
+class CallBytes:
+    """How much GPU memory each call holds while it runs, seen in an iteration in which nothing overlaps.
+
+    Parameters
+    ----------
+    torch : module
+        PyTorch.
+    device : str
+        The GPU.
+    """
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch, self._device = torch, device
+        self._before = 0
+        self._found: dict[str, float] = {}
+
+    def watch(self, _graph: CallGraph) -> CallBytes:
+        """Return what sees the calls of one iteration."""
+        return self
+
+    def started(self, _call: Call, _arguments: Any) -> None:
+        """A call begins."""
+        cuda = self._torch.cuda
+        cuda.synchronize(self._device)
+        cuda.reset_peak_memory_stats(self._device)
+        self._before = cuda.memory_allocated(self._device)
+
+    def ended(self, call: Call) -> None:
+        """It has returned."""
+        cuda = self._torch.cuda
+        cuda.synchronize(self._device)
+        more = float(cuda.max_memory_allocated(self._device) - self._before)
+        self._found[call.node] = max(self._found.get(call.node, 0.0), more)
+
+    def estimates(self) -> dict[str, float] | None:
+        """Bytes by node; spare simulators hold theirs in processes of their own. None: nothing was seen."""
+        return {**self._found, "state:ENV": 0.0} if self._found else None
+
+    def free(self) -> float:
+        """Bytes of the GPU that this process may still take."""
+        cuda = self._torch.cuda
+        free, _ = cuda.mem_get_info(self._device)
+        kept = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
+        return float(free + kept)
 
 
 class Restored:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from rlprof.overlap.optimize.graph_file import GraphFile, write_json
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.optimize import embodied, hardware
+from rlprof.workloads.embodied.optimize import Embodied, embodied, hardware
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
+from rlprof.workloads.embodied.quotas import Quotas, processes, tune
+from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS, PIPE
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
@@ -129,6 +132,10 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     _prepare(request)
     with embodied(request.config, out, spares=request.spares, activity=request.activity, say=say,
                   resume=(out / checkpoint.NAME) if request.resume else None) as here:  # fmt: skip
+        if here.free_bytes is not None:
+            say("measuring the memory of calls")
+            here.workload.measure_memory()
+            options = replace(options, memory_bytes=here.free_bytes)
         log = DecisionLog(out / DECISIONS, listen=say)
         found = optimize(here.workload, options, log=log, store=Store(out / MEASUREMENTS))
         facts = {
@@ -139,7 +146,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "options": options.to_dict(),
         }
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
-        QuotaFile({}, why_no_quotas(request.config)).write(out / QUOTAS)
+        quotas = find_quotas(request, here, found, say)
+        QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
         trained = here.iterations
     made = document(found, log.entries, {**facts, "iterations": trained})
@@ -149,13 +157,28 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     return Optimized(found, made, summary(found, out, trained))
 
 
-def why_no_quotas(config: Config) -> str:
-    """Say why no shares of the SMs were searched."""
+def find_quotas(request: Request, here: Embodied, found: Optimization, say: Callable[[str], None]) -> Quotas:
+    """Search the simulator's share of the SMs for the selected graph; without MPS say why there is none."""
+    config = request.config
     if not config.device.startswith("cuda"):
-        return "there is no GPU to divide"
+        return Quotas(None, "there is no GPU to divide")
     if config.simulator not in CUDA_SIMULATORS:
-        return f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
-    return "none were searched: see rlprof quota"
+        reason = f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
+        return Quotas(None, reason)
+    if PIPE not in os.environ:
+        return Quotas(None, "no MPS daemon: start one with rlprof mps start, and optimise in its environment")
+    if found.stopped or not found.steps:
+        return Quotas(None, "there is no graph in which branches overlap")
+    gpu = int(config.device.partition(":")[2] or 0)
+    say("searching the simulator's share of the SMs")
+    levels = probe_levels(choose_gpu(list_gpus(), gpu), dict(os.environ)).levels
+    workers = processes(here.simulator, gpu, client=True)
+    rule = Rule(confidence=0.9, most_pairs=request.pairs)
+    left_s = max(0.0, request.budget_s - found.total_s)
+    return tune(
+        here.workload, found.graph, found.steps, here.simulator, levels, workers,
+        rule=rule, budget_s=left_s, say=say,
+    )  # fmt: skip
 
 
 def summary(found: Optimization, out: Path, trained: int) -> str:

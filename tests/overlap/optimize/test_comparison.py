@@ -58,6 +58,18 @@ def test_a_loop_is_compared_by_four_iterations() -> None:
     assert len(fewer.origins) * 2 == len(found.origins)
 
 
+def test_a_loop_around_the_interaction_may_be_shorter() -> None:
+    program = next(p for p in map(make, range(60)) if p.shape["chunks"] == 4 and p.shape["epochs"] == 2
+                   and not p.shape["mixes"])  # fmt: skip
+    graphs = [program.graph, split_spatial(program.graph, EPOCH, 2)]
+    whole = comparison(program.graph, graphs, [EPOCH])
+    one = comparison(program.graph, graphs, [EPOCH], outer_iterations=1)
+    assert (whole.iterations, one.iterations) == (2, 1)
+    assert (whole.windows, one.windows) == (1.0, 2.0)
+    chunk = comparison(program.graph, graphs[:1], [CHUNK], outer_iterations=1)
+    assert chunk.iterations == 4
+
+
 def test_groups_of_epochs_are_compared_together() -> None:
     program = next(p for p in map(make, range(99)) if p.shape["copies"] == 2 and p.shape["epochs"] == 3
                    and not p.shape["auto_reset"])  # fmt: skip

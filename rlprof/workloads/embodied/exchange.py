@@ -1,0 +1,115 @@
+"""A simulator that can be exchanged while a program is wrapped: a quota is fixed for a process' life.
+
+Nodes are bound to the methods of this object; what works behind it may be one of several simulators, such as
+one for each quota. The state goes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from rlprof.workloads.embodied.contracts import (
+    Array,
+    Floats,
+    GlobalStep,
+    Observation,
+    Samples,
+    Simulator,
+    SimulatorSpec,
+    StepResult,
+)
+from rlprof.workloads.embodied.env_worker import told
+
+
+class Exchangeable:
+    """See the module; methods are those of `rlprof.workloads.embodied.contracts.Simulator`.
+
+    Parameters
+    ----------
+    simulator : Simulator
+        The first one, of key None.
+    make : callable
+        Makes one for a key.
+    """
+
+    def __init__(self, simulator: Simulator, make: Callable[[Any], Simulator]) -> None:
+        self._all: dict[Hashable, Simulator] = {None: simulator}
+        self._make, self._key = make, None
+        self.spec: SimulatorSpec = simulator.spec
+
+    @property
+    def key(self) -> Any:
+        """Key of the one at work."""
+        return self._key
+
+    @property
+    def inner(self) -> Simulator:
+        """The one at work."""
+        return self._all[self._key]
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Processes of the one at work."""
+        return tuple(getattr(self.inner, "process_ids", ()))
+
+    def use(self, key: Any, *, only: bool = False) -> None:
+        """Let the simulator of a key work, in the state of the one before.
+
+        Parameters
+        ----------
+        key : hashable
+            Of it; it is made if there is none yet.
+        only : bool
+            End all others.
+        """
+        if key != self._key:
+            if key not in self._all:
+                self._all[key] = self._make(key)
+            self._all[key].load_state_dict(self.inner.state_dict())
+            self._key = key
+        if only:
+            for other in [k for k in self._all if k != key]:
+                self._all.pop(other).close()
+
+    def drop(self, key: Any) -> None:
+        """End the simulator of a key that is not at work."""
+        if key != self._key and key in self._all:
+            self._all.pop(key).close()
+
+    def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
+        """Begin new episodes."""
+        return self.inner.reset(step, epoch, **told(samples))
+
+    def step(self, actions: Floats, samples: Samples = None) -> StepResult:
+        """Carry out a chunk of actions."""
+        return self.inner.step(actions, **told(samples))
+
+    def physics(self, actions: Floats, samples: Samples = None) -> None:
+        """Move the environments."""
+        self.inner.physics(actions, **told(samples))
+
+    def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
+        """Rewards, dones and success of the last chunk."""
+        return self.inner.reward(**told(samples))
+
+    def auto_reset(self, samples: Samples = None) -> None:
+        """Begin new episodes where one has ended."""
+        self.inner.auto_reset(**told(samples))
+
+    def render(self, samples: Samples = None) -> Observation:
+        """What the policy sees now."""
+        return self.inner.render(**told(samples))
+
+    def state_dict(self) -> dict[str, Array]:
+        """All that the environments are."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Go back to a checkpoint."""
+        self.inner.load_state_dict(state)
+
+    def close(self) -> None:
+        """End all of them."""
+        while self._all:
+            self._all.popitem()[1].close()
