@@ -47,12 +47,14 @@ def test_a_daemon_is_started_listed_probed_and_stopped(cli: Cli, fake_mps: Path)
     assert known["levels"][0] == {"amount": 12, "setting": 10}
 
 
+@pytest.mark.slow
 def test_levels_start_a_daemon_for_as_long_as_they_need_it(cli: Cli, fake_mps: Path) -> None:
     found = cli("mps", "levels", "--step", 50, "--format", "json")
     assert json.loads(found.out)["probed"] == [[50, 66], [100, 132]]
     assert daemons() == []
 
 
+@pytest.mark.slow
 def test_a_daemon_ends_with_the_process_that_it_is_for(cli: Cli, fake_mps: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as shell:
         started = cli("mps", "start", "--while", shell.pid, "--format", "json")

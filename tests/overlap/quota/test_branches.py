@@ -131,6 +131,7 @@ def test_what_a_branch_starts_ends_with_it() -> None:
         assert guardian.marked(mark) == []
 
 
+@pytest.mark.slow
 def test_branches_end_with_the_process_that_measures_them(tmp_path: Path) -> None:
     code = """
 import os, time

@@ -135,6 +135,7 @@ def test_clients_at_work_are_not_cut_off_unless_that_is_wanted(fake_mps: Path) -
         client.kill()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_killed_makes_room_for_the_next(fake_mps: Path) -> None:
     first = start()
     for process in first.processes:
@@ -189,6 +190,7 @@ def test_somebody_elses_daemon_is_reported_and_left_alone(fake_mps: Path, fake_c
     assert foreign_daemons() == []
 
 
+@pytest.mark.slow
 def test_a_daemon_for_other_gpus_is_in_nobodys_way(fake_mps: Path, fake_control: Path) -> None:
     theirs = fake_mps.parent / "theirs"
     theirs.mkdir()
@@ -224,6 +226,7 @@ def test_no_driver_and_no_gpu_are_told_apart(fake_mps: Path, monkeypatch: pytest
         start(3)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_used_is_refused(fake_mps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_mps.write_text("a file")
     with pytest.raises(MpsAbsentError, match="is not a folder of this user"):
@@ -234,6 +237,7 @@ def test_a_folder_that_cannot_be_used_is_refused(fake_mps: Path, monkeypatch: py
     fake_mps.unlink()
 
 
+@pytest.mark.slow
 def test_what_somebody_else_wrote_is_not_believed(fake_mps: Path, tmp_path: Path) -> None:
     daemon = start()
     link = tmp_path / "link"
@@ -317,6 +321,7 @@ def test_percentages_without_effect_are_no_levels(fake_mps: Path, monkeypatch: p
         probe_levels(daemon.gpu, daemon.environment(), step=50)
 
 
+@pytest.mark.slow
 def test_a_driver_that_connects_late_is_asked_with_a_context(
     fake_mps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def search(t: Callable[[int], float], q: int, k0: int | None = None) -> tuple[Qu
     return quota_search(levels_of(q), measure, k0), asked
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_it_measures_what_the_text_says(data: st.DataObject) -> None:
     q = data.draw(st.integers(1, 70))
@@ -110,7 +110,7 @@ def test_it_measures_what_the_text_says(data: st.DataObject) -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(PAIRS)
 def test_the_best_level_of_two_processes_is_found(pair: Pair) -> None:
     found, asked = search(pair.join_s, pair.q)
@@ -118,7 +118,7 @@ def test_the_best_level_of_two_processes_is_found(pair: Pair) -> None:
     assert len(asked) <= most_trials(pair.q)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_bottom_of_every_valley_is_found_from_anywhere(data: st.DataObject) -> None:
     """Times that strictly fall and then rise: U-shaped, rising only, falling only."""

@@ -70,6 +70,7 @@ def test_a_worker_is_replaced_under_another_quota_with_its_state() -> None:
         backend.replace("policy", None)
 
 
+@pytest.mark.slow
 def test_a_worker_is_started_with_a_quota_and_nothing_else_has_it() -> None:
     with started_with({VARIABLE: "42"}):
         worker = LocalWorker("simulator", Counter)
