@@ -237,6 +237,7 @@ class _Run:
         self.rounds: list[Round] = []
         self.iterations: list[tuple[str, Measurement]] = []
         self.times = BatchTimes()
+        self.dropped: set[tuple[Step, ...]] = set()
 
     def run(self) -> Optimization:
         stopped = False
@@ -350,7 +351,7 @@ class _Run:
             groups=self.options.groups,
             check=self._memory,
         )
-        kept = found.best(self.options.alternatives, tried)
+        kept = found.best(self.options.alternatives, tried, self.dropped)
         self._log_candidates(number, window, found, kept, tried)
         tried.update(c.steps for c in kept)
         if not kept:
@@ -367,6 +368,9 @@ class _Run:
             outer_iterations=self.options.outer_iterations,
         )
         results = self._compare(number, window, work, kept)
+        for candidate, result in zip(kept, results, strict=True):
+            if result is None or not faster(result, self.options.local):
+                self.dropped.add(candidate.steps)
         return [
             Item(window.node, c.steps, r.gain_s * work.windows, work.origins)
             for c, r in zip(kept, results, strict=True)

@@ -121,7 +121,7 @@ def comparison(
 
 
 def _holds_interaction(native: CallGraph, path: str) -> bool:
-    """Whether a loop of several component workers, which fills and drains by itself, lies inside of a node."""
+    """Whether a loop of several component workers, which fills and drains, lies inside of a node."""
     workers: dict[str, set[str]] = {}
     for call in native.below(path):
         for loop, _ in call.indices:

@@ -90,7 +90,12 @@ class Found:
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
 
-    def best(self, most: int, tried: Container[tuple[Step, ...]] = ()) -> tuple[Candidate, ...]:
+    def best(
+        self,
+        most: int,
+        tried: Container[tuple[Step, ...]] = (),
+        dropped: Container[tuple[Step, ...]] = (),
+    ) -> tuple[Candidate, ...]:
         """Choose those to try: by delta, ties in the order of the search, those of unknown delta at the end.
 
         The best of every kind of transformation comes before a second one of a kind: That is a guess until
@@ -102,14 +107,22 @@ class Found:
             L.
         tried : container of tuple of Step
             Left away: they were tried for another window of the round already.
+        dropped : container of tuple of Step
+            Come last: they were tried in an earlier round and were not faster.
         """
         order = sorted(
             (c for c in self.candidates if c.steps not in tried),
-            key=lambda c: (c.delta_s is None, 0.0 if c.delta_s is None else round(c.delta_s, 9), c.order),
+            key=lambda c: (
+                c.steps in dropped,
+                c.delta_s is None,
+                0.0 if c.delta_s is None else round(c.delta_s, 9),
+                c.order,
+            ),
         )
         first: dict[str, Candidate] = {}
         for candidate in order:
-            first.setdefault(candidate.steps[0].kind if candidate.steps else "", candidate)
+            if candidate.steps not in dropped:
+                first.setdefault(candidate.steps[0].kind if candidate.steps else "", candidate)
         rest = [c for c in order if c not in first.values()]
         chosen = [*first.values(), *rest][:most]
         return tuple(c for c in order if c in chosen)
