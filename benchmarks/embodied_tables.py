@@ -30,6 +30,8 @@ def iterations_table(result: dict[str, Any]) -> str:
     for row in result["iterations"]:
         if not row["warm_up"]:
             rows.setdefault(row["variant"], []).append(row)
+    if not rows:
+        out = out[:1]
     for name, done in rows.items():
         if name in withdrawn:
             out.append(f"| {name} | withdrawn: {withdrawn[name]} | {len(done)} | | | | | | |")
@@ -46,13 +48,13 @@ def iterations_table(result: dict[str, Any]) -> str:
             f"{100 * statistics.mean(active):.1f}" if active else "",
         ]
         out.append(f"| {' | '.join(shown)} |")
-    if "table1" in result["steps"] and result["steps"]["table1"]["ok"]:
+    if "solo_serial" in result["steps"]:
         out += ["", *_table1(result)]
     return "\n".join(out)
 
 
 def _table1(result: dict[str, Any]) -> list[str]:
-    found = result["steps"]["table1"]
+    serial = _median(result["steps"]["solo_serial"]["each_s"])
     names = {
         "inference": "inference alone",
         "captured": "the same, denoise steps as CUDA graphs",
@@ -61,12 +63,19 @@ def _table1(result: dict[str, Any]) -> list[str]:
         "overlapped": "overlapped (all environments, two threads)",
         "two_groups": "two halves in turn",
     }
-    out = ["| a chunk of all environments | s: median (min..max) | serial over it |", "|---|---:|---:|"]
+    out = [
+        "| a chunk of all environments | s: median (min..max) | serial over it | SM activity % |",
+        "|---|---:|---:|---:|",
+    ]
     for name, shown in names.items():
         if not (each := result["steps"].get(f"solo_{name}", {}).get("each_s")):
             continue
-        gain = f"{found['serial_s'] / _median(each):.2f}" if name in ("overlapped", "two_groups") else ""
-        out.append(f"| {shown} | {_median(each):.3f} ({min(each):.3f}..{max(each):.3f}) | {gain} |")
+        gain = f"{serial / _median(each):.2f}" if name in ("overlapped", "two_groups") else ""
+        active = result["steps"][f"solo_{name}"].get("activity")
+        # an early run took the slow first call into the activity
+        known = isinstance(active, dict) and not result.get("solo_activity_includes_first_call")
+        share = f"{100 * active[name]:.1f}" if known else ""
+        out.append(f"| {shown} | {_median(each):.3f} ({min(each):.3f}..{max(each):.3f}) | {gain} | {share} |")
     return out
 
 
@@ -74,7 +83,8 @@ def _simulator(config: dict[str, Any]) -> str:
     own = ("rendering", "shadows", "every_action", "tasks", "substeps", "objects", "rollout_process")
     said = [f"{name} {config[name]}" for name in own if config.get(name)]
     shown = f" ({', '.join(said)})" if said else ""
-    return f"{config['simulator']}{shown} in {config['workers']} processes"
+    processes = 1 if config["simulator"] == "mujoco_warp" else config["workers"]
+    return f"{config['simulator']}{shown} in {processes} process{'es' if processes > 1 else ''}"
 
 
 def _median(values: Any) -> float:

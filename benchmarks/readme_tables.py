@@ -288,6 +288,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/four_numbers": four_numbers_table,
     "gpu/embodied_libero": iterations_table,
     "gpu/embodied_mujoco_warp": iterations_table,
+    "gpu/embodied_mujoco_warp_off": iterations_table,
     "gpu/embodied_mujoco_warp_mps": iterations_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
