@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import monotonic
 from typing import TypeAlias
@@ -27,6 +27,10 @@ SMALL_SPACE = 20_000
 BATCH = 256
 #: Strategies of one box that are tried when two invocations change at once.
 PAIR_FEW = 2
+#: Evaluations of one pass that changes several invocations at once, at most.
+MOST_PAIRS = 10_000
+#: Invocations that are placed anew together, those that take least time.
+SHORTEST = 3
 
 
 #: A pass of polishing: a better state and its verdict, or None.
@@ -284,16 +288,18 @@ class Annealer:
             for c in (self.rng.randrange(len(d)),)
         )
 
-    def polish(self, state: State, budget: Budget) -> State:
+    def polish(self, state: State, budget: Budget, *, thorough: bool = True) -> State:
         """Try every candidate at every origin for each invocation in turn; take the best feasible gain.
 
-        Repeats until nothing improves: first with the fastest few candidates of each extent, then with pairs
-        of invocations, then with all candidates. A candidate whose own time over all steps is longer than
-        the makespan cannot improve it and is not tried.
+        Of origins that are alike one is tried. Repeats until nothing improves: first with the fastest few
+        candidates of each extent, then with pairs of invocations, then with all candidates. A candidate
+        whose own time over all steps is longer than the makespan cannot improve it and is not tried. Without
+        `thorough` the last of these is left out.
         """
         at = (state, self.evaluate([state], budget)[0])
-        pairs = [self._all_pairs] if self.record.options.polish_pairs else []
-        passes = [self._one_by_one(few=True), *pairs, self._one_by_one(few=False)]
+        pairs = [self._shortest, self._all_pairs] if self.record.options.polish_pairs else []
+        passes = [self._one_by_one(few=True), *pairs]
+        passes += [self._one_by_one(few=False)] if thorough else []
         n = 0
         while n < len(passes) and not budget.spent:
             better = passes[n](*at, budget)
@@ -315,8 +321,21 @@ class Annealer:
 
         return run
 
+    def _shortest(self, state: State, verdict: Verdict, budget: Budget) -> tuple[State, Verdict] | None:
+        """The shortest few invocations at once, the fastest strategy of each on boxes near those of the plan.
+
+        They fill what the long ones leave, and get into each other's way.
+        """
+        budget = replace(budget, evaluations=min(budget.evaluations, MOST_PAIRS))
+        times = [d.candidates[c].time_s for d, (c, _) in zip(self.space.directories, state, strict=True)]
+        short = sorted(range(len(state)), key=times.__getitem__)[:SHORTEST]
+        boxes = self.moves.boxes_near(state, doubled=False)
+        choices = [self.moves.strategies(v, boxes, 1) if v in short else [at] for v, at in enumerate(state)]
+        return self._best_among(list(itertools.product(*choices)), verdict, budget)
+
     def _all_pairs(self, state: State, verdict: Verdict, budget: Budget) -> tuple[State, Verdict] | None:
         """A pass over pairs of invocations, on boxes near those of the plan; ends at the first gain."""
+        budget = replace(budget, evaluations=min(budget.evaluations, MOST_PAIRS))
         boxes = self.moves.boxes_near(state)
         slowest_s = self._slowest_s(verdict)
         options = []
@@ -347,11 +366,12 @@ class Annealer:
     ) -> tuple[State, Verdict] | None:
         d = self.space.directories[vertex]
         slowest_s = self._slowest_s(verdict)
+        places = self.moves.places(vertex, state)
         states = [
             (*state[:vertex], (c, o), *state[vertex + 1 :])
             for c, candidate in enumerate(d.candidates)
             if candidate.time_s <= slowest_s and not (few and c not in self.moves.fastest[vertex])
-            for o in range(self.space.origins[vertex][c])
+            for o in places[candidate.extent]
         ]
         return self._best_among(states, verdict, budget)
 

@@ -5,6 +5,7 @@ Guided draws are an addition: most strategies of an extent are slow, and sharing
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from random import Random
@@ -47,6 +48,18 @@ def doubles(box: Box, limits: tuple[int, int, int]) -> list[Box]:
         ):
             found.append(Box(_three(origin), _three(extent)))
     return found
+
+
+def _unlike(length: int, limit: int, others: Sequence[tuple[int, int]]) -> list[int]:
+    """Aligned positions along one side that overlap and span the others, (origin, length), differently."""
+    seen: dict[tuple[tuple[int, bool], ...], int] = {}
+    for at in range(0, limit - length + 1, length):
+        end = at + length
+        alike = tuple(
+            (max(0, min(end, o + n) - max(at, o)), max(end, o + n) - min(at, o) > 1) for o, n in others
+        )
+        seen.setdefault(alike, at)
+    return list(seen.values())
 
 
 def _three(numbers: tuple[int, ...]) -> tuple[int, int, int]:
@@ -186,12 +199,34 @@ class Moves:
                     found.append((candidate, number))
         return found
 
-    def boxes_near(self, state: State) -> list[Box]:
-        """The boxes of a plan, their halves, and what they are halves of."""
+    def places(self, vertex: int, state: State) -> dict[tuple[int, int, int], list[int]]:
+        """For each extent of an invocation the origins that differ, given where the others are.
+
+        Two origins are alike if along each side they overlap all other boxes by as much, and span as far
+        with them: everything that a schedule, a transfer or a peak depends on is then the same.
+        """
+        d = self.space.directories[vertex]
+        others = [self._box(v, at) for v, at in enumerate(state) if v != vertex]
+        found = {}
+        for extent, candidates in self._by_extent[vertex].items():
+            sides = [
+                _unlike(length, limit, [(b.origin[axis], b.extent[axis]) for b in others])
+                for axis, (length, limit) in enumerate(zip(extent, d.limits, strict=True))
+            ]
+            numbers = (
+                d.number_of(d.candidates[candidates[0]], (r, n, g)) for r, n, g in itertools.product(*sides)
+            )
+            found[extent] = [number for number in numbers if number is not None]
+        return found
+
+    def boxes_near(self, state: State, *, doubled: bool = True) -> list[Box]:
+        """The boxes of a plan, their halves, and (doubled) what they are halves of."""
         limits = self.space.directories[0].limits
         mine = [self._box(v, at) for v, at in enumerate(state)]
         near = [*mine, *(part for box in mine for part in halves(box))]
-        return list(dict.fromkeys([*near, *(whole for box in mine for whole in doubles(box, limits))]))
+        if doubled:
+            near += [whole for box in mine for whole in doubles(box, limits)]
+        return list(dict.fromkeys(near))
 
     def _box(self, vertex: int, at: tuple[int, int]) -> Box:
         d = self.space.directories[vertex]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LEAST_PART, MOST_PARTS = 5_000, 8
 #: Share of the time that is kept for polishing.
 POLISH_FRAC = 0.1
+#: A structure whose best plan has less than this share of the best throughput is not polished.
+POLISHED_FRAC = 0.9
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,9 @@ def search(
     else:
         _ = [judge_of(space) for space in spaces[:1]]
         done = _run_in_processes(tasks, workers, options, progress, began)
-    return _combine(spaces, options, done, monotonic() - began, workers)
+    if options.polish and options.evaluations is not None and not any(p.interrupted for p in done):
+        done += _polished(tasks[0], done, began)
+    return _combine(spaces, options, done, monotonic() - began, len(tasks), workers)
 
 
 def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:
@@ -197,7 +201,10 @@ class _Stop:
 
 
 def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
-    """Anneal every structure in turn, then polish the best plan."""
+    """Anneal every structure in turn; with a budget of time alone, then polish the best plan.
+
+    With a budget of evaluations only the best plan of all parts is polished, once.
+    """
     o = task.options
     record = Record(o)
     rng = Random(f"{o.seed}/{task.part}")
@@ -231,7 +238,7 @@ def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
             interrupted = True
             break
     best = record.best()
-    if o.polish and best is not None and not interrupted:
+    if o.polish and o.evaluations is None and best is not None and not interrupted:
         try:
             annealers[best.structure].polish(best.state, Budget(math.inf, end, stop))
         except KeyboardInterrupt:
@@ -246,6 +253,63 @@ def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
         record.evaluations,
         interrupted,
     )
+
+
+def _polished(task: _Task, parts: Sequence[_Part], began: float) -> list[_Part]:
+    """Polish the best plan of each good structure a little, then the best of these, as one more part.
+
+    None if no plan fits.
+    """
+    record = Record(task.options, started_s=began)
+    record.best_score = max((f.verdict.score for part in parts for f in part.front), default=0.0)
+    record.evaluations = before = sum(part.evaluations for part in parts)
+    best = _best(record, parts)
+    if best is None:
+        return []
+    record.history = list(parts[best[0]].history)
+    fastest: dict[int, Found] = {}
+    for part in parts:
+        for n, found in part.by_structure.items():
+            if n not in fastest or found.verdict.score > fastest[n].verdict.score:
+                fastest[n] = found
+    least = POLISHED_FRAC * record.best_score
+    starts = {n: found.state for n, found in fastest.items() if found.verdict.score >= least}
+    starts |= {best[1].structure: best[1].state}
+    stop = _Stop()
+    budget = Budget(math.inf, task.deadline_s, stop)
+    annealers = {n: _annealer(task, n, record) for n in starts}
+    try:
+        for n, state in starts.items():
+            annealers[n].polish(state, budget, thorough=False)
+        found = record.best() or best[1]
+        annealers[found.structure].polish(found.state, budget)
+    except KeyboardInterrupt:
+        stop.here = True
+    return [
+        _Part(
+            tuple(record.front),
+            record.by_structure,
+            record.least_infeasible,
+            tuple((n, state) for n, annealer in annealers.items() for state in annealer.elites),
+            tuple(record.history),
+            record.evaluations - before,
+            stop(),
+        )
+    ]
+
+
+def _annealer(task: _Task, structure: int, record: Record) -> Annealer:
+    space = task.spaces[structure]
+    return Annealer(space, judge_of(space), structure, record, Random(task.options.seed))
+
+
+def _best(record: Record, parts: Sequence[_Part]) -> tuple[int, Found] | None:
+    """The part and the plan that are best, of equally good ones the first; None if there is none."""
+    found = [(record.value(f.verdict), -n, f) for n, part in enumerate(parts) for f in part.front]
+    if not found:
+        return None
+    _, n, best = max(found, key=lambda x: x[:2])
+    return -n, best
 
 
 def _run_here(task: _Task, options: SearchOptions, progress: Progress, began: float) -> _Part:
@@ -296,18 +360,23 @@ def _run_in_processes(
 
 
 def _combine(
-    spaces: Sequence[Space], options: SearchOptions, parts: Sequence[_Part], seconds: float, workers: int
+    spaces: Sequence[Space],
+    options: SearchOptions,
+    parts: Sequence[_Part],
+    seconds: float,
+    divided: int,
+    workers: int,
 ) -> SearchResult:
     """The best of all parts, judged by the best throughput of all; of equal ones that of the first part."""
     record = Record(options)
     record.best_score = max((f.verdict.score for part in parts for f in part.front), default=0.0)
-    found = [(record.value(f.verdict), -n, f) for n, part in enumerate(parts) for f in part.front]
-    if not found:
+    found = _best(record, parts)
+    if found is None:
         missed = [part.least_infeasible for part in parts if part.least_infeasible is not None]
         if not missed:
             raise KeyboardInterrupt  # before anything was evaluated
         raise infeasible(spaces, min(missed, key=lambda f: f.verdict.memory_ratio))
-    _, n, best = max(found, key=lambda x: x[:2])
+    n, best = found
     space = spaces[best.structure]
     names = []
     several = len({len(s.directories) for s in spaces}) > 1
@@ -323,10 +392,10 @@ def _combine(
         tuple(names),
         sum(part.evaluations for part in parts),
         seconds,
-        parts[-n].history,
+        parts[n].history,
         tuple(elites),
         any(part.interrupted for part in parts),
-        len(parts),
+        divided,
         workers,
     )
 

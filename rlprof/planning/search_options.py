@@ -59,8 +59,8 @@ class SearchOptions:
     polish : bool
         Try every candidate of each invocation in turn at the end.
     polish_pairs : bool
-        Then also change two invocations at once, with fast strategies on boxes near those of the plan; the
-        paper does not.
+        Then also change several invocations at once, with fast strategies on boxes near those of the plan:
+        any two, and the three shortest; the paper does not.
 
     Raises
     ------
