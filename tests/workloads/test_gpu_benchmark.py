@@ -99,3 +99,20 @@ def test_results_are_written_whole_after_every_step(tmp_path) -> None:
 def test_the_script_is_one_that_bash_reads() -> None:
     script = ROOT / "benchmarks/gpu/embodied.sh"
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+def test_tables_show_what_was_measured_and_not_what_was_withdrawn() -> None:
+    from benchmarks.embodied_tables import iterations_table
+
+    results = ROOT / "benchmarks/results/gpu"
+    result = json.loads((results / "embodied_libero.json").read_text())
+    lines = {line.split(" | ")[0]: line for line in iterations_table(result).splitlines()}
+    counted = [r for r in result["iterations"] if r["variant"] == "colocated" and not r["warm_up"]]
+    assert f"| {len(counted)} |" in lines["| colocated"]
+    assert f"{min(r['simulator_steps_per_s'] for r in counted):.1f}" in lines["| colocated"]
+    for name, why in result.get("withdrawn", {}).items():
+        assert lines[f"| {name}"].split(" | ")[1] == f"withdrawn: {why}"
+        assert not any(c.isdigit() for c in lines[f"| {name}"].split(" | ")[3])
+    alone = iterations_table(json.loads((results / "embodied_mujoco_warp_mps.json").read_text()))
+    assert "variant" not in alone  # no complete iterations were measured there
+    assert "| serial |" in alone
