@@ -78,6 +78,7 @@ class Lineage:
         self.stamps = Stamps()
         torch = torch_module()
         self._tensors = frozenset() if torch is None else frozenset({torch.Tensor, torch.nn.Parameter})
+        self._strided = None if torch is None else torch.strided
         #: Arrays of memory of their own that nobody has used yet: most are never asked for.
         self._fresh: list[Known] = []
 
@@ -208,7 +209,7 @@ class Lineage:
         known = self._same.get(key)
         if known is not None or self.memory(key) is not None:
             return known or key
-        borrowed = is_borrowed(array)
+        borrowed = key[0] == "memory" and is_borrowed(array)
         if borrowed:
             self._borrowed = True
             self._place_all()
@@ -309,6 +310,8 @@ class Lineage:
             return self._enter_value(value, known, record, path, external)
         if known is not None and known.items is None and record is not None and record.was_given(value):
             return known
+        if cls in self._tensors and value.layout is self._strided:
+            return self._enter_array(value, known, record, path, event, external)
         parts = take_apart(value) if len(path) < DEEPEST else None
         if parts is not None:
             return self._enter_container(value, parts, record, path, event, external)
@@ -412,13 +415,15 @@ class Lineage:
     ) -> Known:
         """An array or object that a call returned, or that came with the region's arguments."""
         made = Known(value, record, path, external)
+        is_followed_tensor = type(value) in self._tensors and value.layout is self._strided
         if type(value) is np.ndarray:
             key = ("numpy", id(value)) if value.base is None and not self._borrowed else self._key(value)
         else:
-            key = self._key(value) if is_array(value) else ("object", id(value))
+            key = self._key(value) if is_followed_tensor or is_array(value) else ("object", id(value))
         track = self.memory(key)
         if self._writes:
-            made.stamp, made.stamped_at = self.stamps.take(value), event
+            made.stamp = self.stamps.of_tensor(value) if is_followed_tensor else self.stamps.take(value)
+            made.stamped_at = event
         if track is None:
             array = value if key[0] != "object" else None
             track = self._memories[key] = MemoryTrack(key, array, record)

@@ -9,7 +9,8 @@ much memory as is set aside for them.
 from __future__ import annotations
 
 import zlib
-from ctypes import c_char, string_at
+from collections.abc import Callable
+from ctypes import c_char
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,29 +64,29 @@ class TensorLook:
     ----------
     tensor : torch.Tensor
         Contiguous, in the host's memory.
+    nbytes : int
+        Its size.
     copied : bool
-        Compare with a copy, not by a checksum.
+        Compare with a copy even if it is large, not by a checksum.
     """
 
-    __slots__ = ("address", "copy", "looks", "nbytes", "sum", "version")
+    __slots__ = ("address", "copy", "looks", "nbytes", "sum", "version", "view")
 
-    def __init__(self, tensor: Any, copied: bool) -> None:
+    def __init__(self, tensor: Any, nbytes: int, copied: bool = False) -> None:
         self.version = None if tensor.is_inference() else tensor._version
         self.address = tensor.data_ptr()
-        self.nbytes = tensor.nbytes
-        self.looks = self.sum = 0
+        self.nbytes = nbytes
         self.copy: bytes | bytearray | None = None
-        if self.nbytes <= SMALL_BYTES:
-            self.copy = string_at(self.address, self.nbytes)
-        elif copied:
-            self.copy = bytearray(self.memory())
+        # memory as ctypes sees it: once numpy has, the program could not resize its tensor any more
+        self.view: Callable[[int], Any] = (c_char * nbytes).from_address
+        if nbytes <= SMALL_BYTES:
+            self.copy = self.view(self.address).raw
+            return
+        self.looks = self.sum = 0
+        if copied:
+            self.copy = bytearray(self.view(self.address))
         else:
-            self.sum = zlib.crc32(self.memory())
-
-    def memory(self) -> Any:
-        """Return the memory of the tensor, while it has it."""
-        # not by way of numpy, after which the program could not resize its tensor any more
-        return (c_char * self.nbytes).from_address(self.address)
+            self.sum = zlib.crc32(self.view(self.address))
 
     def is_of(self, tensor: Any) -> bool:
         """Whether the tensor holds the same now."""
@@ -97,11 +98,11 @@ class TensorLook:
         ):
             return False
         if self.nbytes <= SMALL_BYTES:
-            return self.copy == string_at(self.address, self.nbytes)
-        if self.copy is not None:
-            return bool(self.copy == self.memory())
+            return bool(self.copy == self.view(self.address).raw)
         self.looks += 1
-        return zlib.crc32(self.memory()) == self.sum
+        if self.copy is not None:
+            return bool(self.copy == self.view(self.address))
+        return zlib.crc32(self.view(self.address)) == self.sum
 
 
 #: What is kept of a look; None: changes of the thing cannot be told, or nobody has looked yet.
@@ -152,16 +153,20 @@ class Stamps:
 
     def _tensor(self, tensor: Any) -> Look:
         torch = torch_module()
+        plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+        return self.of_tensor(tensor) if plain else stamp(tensor)
+
+    def of_tensor(self, tensor: Any) -> Look:
+        """Return what `renewed` compares with, for a strided tensor of no class of its own."""
         if (
-            (type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter)
-            or not tensor.is_cpu
-            or not 0 < tensor.nbytes <= SUMMED_BYTES
+            not tensor.is_cpu
+            or not 0 < (size := tensor.nbytes) <= SUMMED_BYTES
             or not tensor.is_contiguous()
-            or (tensor.is_complex() and tensor.is_conj())
             or tensor.is_neg()
+            or (tensor.is_complex() and tensor.is_conj())
         ):
             return stamp(tensor)
-        return TensorLook(tensor, False)
+        return TensorLook(tensor, size)
 
     def renewed(self, value: Any, before: Look) -> tuple[bool, Look]:
         """Look again.
@@ -192,8 +197,8 @@ class Stamps:
             look: TensorLook = before  # type: ignore[assignment]
             if not look.is_of(value):
                 return True, self.take(value)
-            if look.looks == OFTEN and self._may_copy(look.nbytes):
-                return False, TensorLook(value, True)
+            if look.nbytes > SMALL_BYTES and look.looks == OFTEN and self._may_copy(look.nbytes):
+                return False, TensorLook(value, look.nbytes, copied=True)
             return False, look
         if kind is Snapshot:
             return before.renew(), before  # type: ignore[union-attr]

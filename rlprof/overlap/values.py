@@ -80,8 +80,11 @@ def take_apart(value: Any) -> Parts | None:
         return None
     if cls is dict:
         keys = tuple(value)
-        if not _KEYS.issuperset(map(type, keys)):
-            return None
+        try:
+            "".join(keys)  # texts, in one step
+        except TypeError:
+            if not _KEYS.issuperset(map(type, keys)):
+                return None
         return _new(Parts, ("dict", keys, tuple(value.values())))
     if cls is tuple or cls is list:
         return _new(Parts, ("tuple" if cls is tuple else "list", tuple(range(len(value))), tuple(value)))

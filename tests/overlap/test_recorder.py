@@ -489,7 +489,7 @@ def test_a_list_that_glue_keeps_and_fills_is_unknown() -> None:
 def test_too_few_calls_are_refused() -> None:
     program = Program()
     root = ExecutionNode(program, sink, name="main")
-    with pytest.raises(RecordingError, match="was called 1 times, and 2"):
+    with pytest.raises(RecordingError, match="was called 1 time, and 2"):
         program.record(root, run=root)
     root()  # recording has stopped
 
