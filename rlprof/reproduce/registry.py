@@ -143,8 +143,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "rpeg/table04",
         "ablation: what each mechanism is worth",
-        ("rpeg.ablation",),
-        "rpeg.ablation:compare",
+        ("rpeg.ablation", "rpeg.ablation_causes"),
+        "rpeg.ablation_causes:compare",
     ),
     Figure(
         "rpeg/table10",

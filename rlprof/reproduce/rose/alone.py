@@ -37,15 +37,18 @@ SIMULATOR_NAMES = {"libero": "LIBERO", "mujoco_warp": "mujoco_warp", "mujoco_arm
 def solo_rows(file: str, document: Document) -> list[dict[str, Any]]:
     """Return one row for each part that was measured: median and range, in seconds.
 
-    ``active_frac`` is the mean SM activity meanwhile; null where it was not measured.
+    ``active_frac`` is the mean SM activity meanwhile; null where it was not measured, or with the first call,
+    which compiles and allocates.
     """
     rows = []
+    blurred = bool(document.get("solo_activity_includes_first_call"))
     for step, part in PARTS.items():
         found = document["steps"].get(step, {})
         if not found.get("ok"):
             continue
         active = found.get("activity")
-        active_frac = next(iter(active.values()), None) if isinstance(active, dict) else None
+        known = isinstance(active, dict) and not blurred
+        active_frac = next(iter(active.values()), None) if known else None
         rows.append(_row(file, document, part, found["each_s"], active_frac))
         for call, name in ENDED.items() if step == "solo_overlapped" else ():
             each = [e[call] for e in found.get("ended_s", ()) if call in e]
@@ -72,7 +75,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
     """Return the study of stored runs that measured parts alone, or of a small run here."""
 
     def wanted(document: Document) -> bool:
-        return on_gpu(document) and bool(document["steps"].get("table1", {}).get("ok"))
+        return on_gpu(document) and bool(solo_rows("", document))
 
     return measured_study("rose/alone", preset, seed, checkout, wanted, solo_rows)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Schedules of today's systems; `native` is the colocated loop of a program whose calls are recorded.
 BASELINES = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
+#: Why there is no figure.
+NONE = "nothing but today's schedules ran"
 OPTIMISED, ONE_ROUND = "optimised", "round 1"
 PAPER_SIMULATORS = {"libero": "LIBERO", "mujoco_warp": "ManiSkill"}
 #: What the paper finds best of RLinf's schedules.
@@ -26,9 +28,11 @@ PAPER_BEST = {"LIBERO": "colocated-pipe", "ManiSkill": "colocated"}
 def iteration_rows(file: str, document: Document) -> list[dict[str, Any]]:
     """Return one row for each complete iteration that counts: warm-ups and short ones are left out.
 
-    ``active_frac`` is the mean SM activity of the iteration; null where it was not measured.
+    ``active_frac`` is the mean SM activity of the iteration; null where it was not measured. ``withdrawn``
+    says why an iteration does not count after all; null if it does.
     """
     rows = []
+    withdrawn = document.get("withdrawn") or {}
     for found in document.get("iterations", ()):
         if found["warm_up"] or found.get("short"):
             continue
@@ -44,6 +48,7 @@ def iteration_rows(file: str, document: Document) -> list[dict[str, Any]]:
                 "steps_per_s": found["simulator_steps_per_s"],
                 "active_frac": active_frac,
                 "differences": len(found.get("semantic_differences") or ()),
+                "withdrawn": withdrawn.get(found["variant"]),
                 **phases,
             }
         )
@@ -60,7 +65,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
 
 
 def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return medians over iterations of each variant, run by run.
+    """Return medians over iterations of each variant that was not withdrawn, run by run.
 
     Returns
     -------
@@ -72,7 +77,8 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     rate = pl.col("steps_per_s")
-    table = frame.group_by("file", "simulator", "mps", "variant", maintain_order=True).agg(
+    counted = frame.filter(pl.col("withdrawn").is_null())
+    table = counted.group_by("file", "simulator", "mps", "variant", maintain_order=True).agg(
         pl.len().alias("iterations"),
         rate.median().alias("steps_per_s"),
         rate.min().alias("least"),
@@ -105,10 +111,14 @@ def variant_row(table: pl.DataFrame, simulator: str, variant: str, *, mps: bool)
 
 
 def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
-    """Return the variant that gains most over the best of today's schedules in its own run."""
+    """Return the variant, none of today's, that gains most over the best of those in its own run."""
     import polars as pl
 
-    rows = table.filter(pl.col("simulator") == simulator, pl.col("over_best").is_not_null())
+    rows = table.filter(
+        pl.col("simulator") == simulator,
+        pl.col("over_best").is_not_null(),
+        ~pl.col("variant").is_in(BASELINES),
+    )
     return rows.sort("over_best", descending=True).row(0, named=True) if rows.height else None
 
 
@@ -117,15 +127,25 @@ def called(row: Mapping[str, Any]) -> str:
     return f"{row['variant']}{', MPS' if row['mps'] else ''}"
 
 
+def withdrawn(frame: pl.DataFrame, simulator: str) -> str:
+    """Say which variants were withdrawn and why; empty if none was."""
+    reasons: dict[str, list[str]] = {}
+    for row in frame.iter_rows(named=True):
+        if row["simulator"] == simulator and row["withdrawn"]:
+            variants = reasons.setdefault(row["withdrawn"], [])
+            variants += [row["variant"]] if row["variant"] not in variants else []
+    return "".join(f"; withdrawn: {' and '.join(names)}, {why}" for why, names in reasons.items())
+
+
 def cause(frame: pl.DataFrame, simulator: str) -> str:
-    """Say what differs from the paper's set-up, from the raw table."""
+    """Say what differs from the paper's set-up, and what was withdrawn, from the raw table."""
     rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
     if not rows:
         return ""
     r = rows[-1]
     return (
         f"another machine and program: one {r['gpu']}, {r['policy']} on {simulator} with {r['envs']}"
-        " environments here; eight GPUs, pi0.5 in RLinf there"
+        f" environments here; eight GPUs, pi0.5 in RLinf there{withdrawn(frame, simulator)}"
     )
 
 
@@ -154,16 +174,16 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     rows: list[Compared] = []
     for simulator, name in PAPER_SIMULATORS.items():
         best, most, why = best_schedule(table, simulator), fastest(table, simulator), cause(frame, simulator)
-        if best is None or most is None:
+        if best is None:
             continue
         ours = best["variant"].replace("native", "colocated")
-        halves = cause_of_halves(tables["alone"], simulator)
+        halves = cause_of_halves(tables["alone"], simulator) + withdrawn(frame, simulator)
         rows.append(Compared(f"{simulator}: best of today's schedules", "", ours, PAPER_BEST[name], halves))
         rows.append(
             Compared(
-                f"{simulator}: fastest variant ({called(most)}) over it",
+                f"{simulator}: fastest variant ({called(most) if most else 'none ran'}) over it",
                 "1",
-                amount(most["over_best"]),
+                amount(most and most["over_best"], missing=NONE),
                 paper.value("fig11", "best over the best RLinf configuration", f"H100, {name}, pi0.5"),
                 why,
             )
@@ -203,19 +223,25 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
     found: list[Compared] = []
     for simulator, name in PAPER_SIMULATORS.items():
         best, most, why = best_schedule(table, simulator), fastest(table, simulator), cause(frame, simulator)
-        if best is None or most is None:
+        if best is None:
             continue
         x = f"pi0.5, {name}"
-        before, after = best["active_frac"], most["active_frac"]
+        before, after = best["active_frac"], most and most["active_frac"]
         printed = [paper.value("table02", s, x) for s in ("SM activity of the baseline", "SM activity")]
         relative = [p for p in printed if isinstance(p, float)]
         found += [
             Compared(f"{simulator}: SM activity, {called(best)}", "%", amount(before, 100), printed[0], why),
-            Compared(f"{simulator}: SM activity, {called(most)}", "%", amount(after, 100), printed[1], why),
+            Compared(
+                f"{simulator}: SM activity, {called(most) if most else 'fastest variant'}",
+                "%",
+                amount(after, 100, NONE),
+                printed[1],
+                why,
+            ),
             Compared(
                 f"{simulator}: relative improvement",
                 "%",
-                amount(None if before is None or after is None else after / before - 1, 100),
+                amount(None if before is None or after is None else after / before - 1, 100, NONE),
                 100 * (relative[1] / relative[0] - 1),
                 why,
             ),

@@ -60,9 +60,18 @@ def without(problem: Problem, change: str) -> Problem:
     return replace(problem, options=replace(problem.options, split_generation=False))
 
 
+def base_options(evaluations: int, seed: int, preset: str) -> SearchOptions:
+    """Return the options of the full system; smoke tests do not polish."""
+    return SearchOptions(evaluations=evaluations, seed=seed, staleness=(1,), polish=preset != "smoke")
+
+
+def changed(base: SearchOptions, change: str, seed: int, guided: float = 0.5) -> SearchOptions:
+    """Return the options with one mechanism switched off."""
+    return replace(base, seed=seed, guided_probability=guided, **CHANGES[change])
+
+
 def _rows(setting: Setting, change: str, guided: float, chosen: SearchOptions) -> list[dict[str, Any]]:
-    options = replace(chosen, guided_probability=guided, **CHANGES[change])
-    row, _ = searched(without(setting.problem, change), options)
+    row, _ = searched(without(setting.problem, change), chosen)
     facts = {"scenario": setting.name, "change": change, "guided": guided, "seed": chosen.seed}
     return [{**facts, **row}]
 
@@ -71,13 +80,13 @@ def study(preset: str, seed: int, _: Path) -> Study:
     """Return the study: scenarios x (full, A1 to A9) x seeds, some of them also with the paper's draws."""
     evaluations, seeds, names = PRESETS[preset]
     settings = {s.name: s for s in ABLATION if s.name in names}
-    base = SearchOptions(evaluations=evaluations, seed=seed, staleness=(1,), polish=preset != "smoke")
+    base = base_options(evaluations, seed, preset)
     cases: dict[str, Callable[[], list[dict[str, Any]]]] = {}
     for name, setting in settings.items():
         for guided in (0.5, 0.0):
             for change in CHANGES:
                 for n in range(seeds):
-                    chosen = replace(base, seed=seed + n)
+                    chosen = changed(base, change, seed + n, guided)
                     label = f"{name}, {change}, seed {seed + n}" + ("" if guided else f", {UNGUIDED}")
                     if guided or (preset == "full" and change in DRAWN_AS_PAPER):
                         cases[label] = partial(_rows, setting, change, guided, chosen)
@@ -146,8 +155,18 @@ def order(by_change: Mapping[str, float], count: int = 3) -> str:
     return ", ".join(sorted(by_change, key=lambda c: -by_change[c])[:count])
 
 
-def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Table IV: losses by scenario and on average, and which features dominate."""
+def compare(tables: Mapping[str, pl.DataFrame], paper: Paper, cause: str = "") -> list[Compared]:
+    """Table IV: losses by scenario and on average, and which features dominate.
+
+    Parameters
+    ----------
+    tables : mapping of str to polars.DataFrame
+        With "ablation".
+    paper : Paper
+        Its numbers.
+    cause : str
+        Of the differences.
+    """
     frame = tables["ablation"]
     lost = losses(frame)
     found: list[Compared] = []
@@ -162,6 +181,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
                     "%",
                     ours,
                     paper.value("table04", f"{change} loss", scenario),
+                    cause,
                 )
             )
     mean = averages(lost)
@@ -172,6 +192,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
             "%",
             amount(mean.get(change), 100, nothing),
             paper.value("table04", f"{change} loss", "average"),
+            cause,
         )
         for change in PRINTED
     ]
@@ -180,5 +201,5 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         for c in SMALL
     ]
     printed = {c: float(paper.number("table04", f"{c} loss", "average").value or 0) for c in PRINTED}
-    found.append(Compared("the largest losses", "", order(mean), order(printed)))
+    found.append(Compared("the largest losses", "", order(mean), order(printed), cause))
     return found

@@ -81,6 +81,23 @@ def test_schedules_count_complete_iterations_after_warming_up(tmp_path: Path) ->
     assert compared[1].paper == 1.39
 
 
+def test_what_was_withdrawn_stays_in_the_table_and_counts_for_nothing(tmp_path: Path) -> None:
+    document = made.run()
+    document["withdrawn"] = {"hybrid": "its stages did not overlap"}
+    document["solo_activity_includes_first_call"] = True
+    there = made.checkout(tmp_path, a=document)
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    assert "its stages did not overlap" in set(frame["withdrawn"])
+    by_variant = schedules.by_variant(frame)
+    assert "hybrid" not in set(by_variant["variant"])
+    best = schedules.best_schedule(by_variant, "libero")
+    assert best is not None
+    assert best["variant"] == "colocated"
+    assert "withdrawn: hybrid, its stages" in schedules.cause(frame, "libero")
+    solo = obtain(alone.study("h200", 0, there), tmp_path / "solo").table.frame
+    assert solo["active_frac"].null_count() == solo.height
+
+
 def test_optimised_graphs_are_compared_within_their_own_run(tmp_path: Path) -> None:
     document = made.run()
     document |= {

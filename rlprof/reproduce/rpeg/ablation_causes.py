@@ -1,0 +1,134 @@
+"""Why Table IV differs: A1 to A3 again, with suspected causes put in place of ours one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.planning.cluster import LINK_KINDS, TIERS
+from rlprof.planning.evaluate import Problem
+from rlprof.planning.search_options import SearchOptions
+from rlprof.reproduce.compare import Compared
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rpeg import ablation
+from rlprof.reproduce.rpeg.causes import AS_IS, PLAIN, Change, scaled, ungated
+from rlprof.reproduce.rpeg.plans import constants_digest, options_document, searched, stale_plans
+from rlprof.reproduce.rpeg.problems import ABLATION, Setting
+from rlprof.reproduce.study import Study
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Latency of a small collective inside of a program that decodes, over that of the nominal file.
+LATENCY_FACTOR = 8.0
+BANDWIDTH_FACTOR = 1 / 3
+SLOW_LINKS = f"{PLAIN}, latencies of all links x {LATENCY_FACTOR:.0f}"
+SLOW_DECODE = f"{PLAIN}, a third of memory_bandwidth"
+BOTH = f"{PLAIN}, both"
+
+
+def latencies() -> dict[str, float]:
+    """Return the factor of the latency of every kind of transfer and tier."""
+    return {f"{kind}.{tier}.alpha_s": LATENCY_FACTOR for kind in LINK_KINDS for tier in TIERS}
+
+
+CAUSES: dict[str, Change] = {
+    AS_IS: lambda p: p,
+    PLAIN: ungated,
+    SLOW_LINKS: lambda p: scaled(ungated(p), latencies()),
+    SLOW_DECODE: lambda p: scaled(ungated(p), {"memory_bandwidth": BANDWIDTH_FACTOR}),
+    BOTH: lambda p: scaled(ungated(p), {"memory_bandwidth": BANDWIDTH_FACTOR, **latencies()}),
+}
+CHANGES = (ablation.FULL, "A1", "A2", "A3")
+SCENARIOS = ("MemTight", "Hetero", "Deep")
+#: Evaluations of each search, seeds, scenarios, causes.
+PRESETS = {"smoke": (200, 1, 1, 2), "full": (4_000, 1, len(SCENARIOS), len(CAUSES))}
+
+
+def _problem(setting: Setting, cause: str, change: str) -> Problem:
+    return ablation.without(CAUSES[cause](setting.problem), change)
+
+
+def _rows(setting: Setting, cause: str, change: str, chosen: SearchOptions) -> list[dict[str, Any]]:
+    row, _ = searched(_problem(setting, cause, change), chosen)
+    facts = {"scenario": setting.name, "cause": cause, "change": change, "guided": 0.5, "seed": chosen.seed}
+    return [{**facts, **row}]
+
+
+def study(preset: str, seed: int, _: Path) -> Study:
+    """Return the study: scenarios x causes x (full, A1, A2, A3) x seeds."""
+    evaluations, seeds, scenarios, causes = PRESETS[preset]
+    settings = {s.name: s for s in ABLATION if s.name in SCENARIOS[:scenarios]}
+    base = ablation.base_options(evaluations, seed, preset)
+    cases: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+    for setting in settings.values():
+        for cause in list(CAUSES)[:causes]:
+            for change in CHANGES:
+                for n in range(seeds):
+                    chosen = ablation.changed(base, change, seed + n)
+                    label = f"{setting.name}, {cause}, {change}, seed {seed + n}"
+                    cases[label] = partial(_rows, setting, cause, change, chosen)
+
+    def problem_of(row: Mapping[str, Any]) -> Problem:
+        return _problem(settings[row["scenario"]], row["cause"], row["change"])
+
+    parameters = {"constants": constants_digest(), "search": options_document(base)}
+    return Study(
+        "rpeg/ablation_causes",
+        preset,
+        seed,
+        parameters,
+        cases,
+        stale=partial(stale_plans, problem_of=problem_of),
+    )
+
+
+def by_cause(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the losses by cause, scenario and change.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``cause``, and as `rlprof.reproduce.rpeg.ablation.losses`.
+    """
+    import polars as pl
+
+    parts = [
+        ablation.losses(frame.filter(pl.col("cause") == cause)).select(pl.lit(cause).alias("cause"), pl.all())
+        for cause in frame["cause"].unique(maintain_order=True)
+    ]
+    return pl.concat(parts)
+
+
+def told(frame: pl.DataFrame) -> str:
+    """Say which average losses A1, A2 and A3 have under each cause, from the raw table."""
+    import polars as pl
+
+    lost = by_cause(frame)
+    parts = []
+    for cause in lost["cause"].unique(maintain_order=True):
+        mean = ablation.averages(lost.filter(pl.col("cause") == cause))
+        shown = ", ".join(f"{change} {100 * loss:.1f} %" for change, loss in mean.items())
+        parts.append(f"{cause}: {shown}")
+    told_parts = "; ".join(parts)
+    return (
+        "constants of another machine and parameters of a layer: the more generation takes of a step, and the"
+        f" more room memory leaves, the more overlap is worth; average losses with one seed: {told_parts}"
+    )
+
+
+def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Table IV, and the order of its losses under the cause that comes nearest to the paper's."""
+    import polars as pl
+
+    causes = tables["ablation_causes"]
+    rows = ablation.compare(tables, paper, told(causes))
+    lost = by_cause(causes)
+    printed = {c: paper.value("table04", f"{c} loss", "average") for c in ("A1", "A2", "A3")}
+    known = {c: v for c, v in printed.items() if isinstance(v, float)}
+    for cause in lost["cause"].unique(maintain_order=True):
+        mean = ablation.averages(lost.filter(pl.col("cause") == cause))
+        rows.append(Compared(f"order of A1 to A3, {cause}", "", ablation.order(mean), ablation.order(known)))
+    return rows
