@@ -5,6 +5,8 @@ A cube has to be put onto a plate. An action is a step of the tip (x, y, z) and 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from rlprof.workloads.embodied import noise
@@ -35,7 +37,7 @@ CAMERAS = ("front", "hand")
 _STATE = ("_state", "_target", "_elapsed", "_origin", "_episode", "_task", "_success", "_best", "_sensors")
 
 
-class ArmTask:
+class ArmTask(ABC):
     """What simulators of the arm share; see `rlprof.workloads.embodied.contracts.Simulator`.
 
     A simulator gives `_state` (of its physics, one row for each environment), `_place`, `_move`, `_images`
@@ -133,20 +135,20 @@ class ArmTask:
 
     # of a simulator ----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _place(self, row: int, cube: Floats, key: tuple[int, ...]) -> Floats:
         """Set a row of `_state` to the arm at home and the cube at a pose (x, y, z, quaternion); its sensors.
 
         `key` tells the episode (seed, step, epoch, episode, group), for further random choices.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _move(self, rows: Array, control: Floats) -> Floats:
         """Carry out controls, shape (rows, chunk_steps, 5), on rows of `_state`; sensors after each."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _images(self, rows: Array) -> Array:
         """Camera images of the rows, uint8, shape (rows, cameras, height, width, 3)."""
-        raise NotImplementedError
 
     # episodes ----------------------------------------------------------------------------------------------
 
