@@ -168,7 +168,11 @@ def fit(raws: Sequence[Path], out: Path, name: str, base: str | None) -> dict[st
         "way": best,
         "chosen_by": "time MAPE of the half of the operators that a fit may see",
         "accuracy": {way: tables.accuracy_document(there) for way, there in parts.items()},
-        "calibration": tables.calibration_document(made[best]),
+        "calibration": {
+            key: value
+            for key, value in tables.calibration_document(made[best]).items()
+            if key != "residuals"  # of every single point: the notebook draws them
+        },
     }
     (out / f"{name}_fit.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     for way, there in parts.items():

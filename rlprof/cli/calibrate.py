@@ -22,6 +22,13 @@ class Bandwidth(StrEnum):
     EVERYTHING = "everything"
 
 
+class Formulas(StrEnum):
+    """What is fitted."""
+
+    EXTENDED = "extended"
+    PRINTED = "printed"
+
+
 class Format(StrEnum):
     """What is printed."""
 
@@ -74,9 +81,17 @@ def calibrate(
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Most GPUs of a node.", show_default="the base's")
     ] = None,
+    formulas: Annotated[
+        Formulas,
+        typer.Option(help="The printed formulas alone, or with what real machines need (see the docs)."),
+    ] = Formulas.EXTENDED,
     bandwidth: Annotated[
-        Bandwidth, typer.Option(help="What memory_bandwidth is fitted to: copies, or decode steps too.")
-    ] = Bandwidth.COPIES,
+        Bandwidth | None,
+        typer.Option(
+            help="What memory_bandwidth is fitted to: copies, or decode steps too.",
+            show_default="everything; copies with printed formulas",
+        ),
+    ] = None,
     fit_operators: Annotated[
         bool,
         typer.Option(
@@ -121,12 +136,14 @@ def calibrate(
         interrupted = _measure(raw, devices, limit, quick=quick, operators=compare is not None)
         if interrupted:
             return 130
+    usual = Bandwidth.EVERYTHING if formulas is Formulas.EXTENDED else Bandwidth.COPIES
     fitted = calibration(
         read_raw(raw),
         name=(output or raw).name.partition(".")[0],
         base=hardware,
         gpus_per_node=gpus_per_node,
-        bandwidth=bandwidth.value,
+        bandwidth=(bandwidth or usual).value,
+        formulas=formulas.value,
         operators=fit_operators,
     )
     _show(fitted, raw, output, compare, plot, force=force, format=format)

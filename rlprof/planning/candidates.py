@@ -185,7 +185,7 @@ def directory(problem: Problem, vertex: int, *, search_microbatches: bool = True
                     counts = [mb for mb in counts if mb == plain_microbatches(v.role, stages)]
                 for mb in counts:
                     at = Assignment(Box((0, 0, 0), boxes[0]), pi, mb)
-                    needs = operator_memory(v.role, model, workload, at)
+                    needs = operator_memory(v.role, model, workload, at, problem.options)
                     alone = needs.optimizer_bytes + needs.transient_bytes(resident=False)
                     least = min(least, alone)
                     if alone > usable:

@@ -106,7 +106,7 @@ def _columns(space: Space, phases: int) -> _Columns:
         for candidate in d.candidates:
             at = candidate.at((0, 0, 0))
             whole = operator_time(role, model, work, at, cluster, options)
-            need = operator_memory(role, model, work, at)
+            need = operator_memory(role, model, work, at, options)
             row = [0.0] * phases
             for q in range(phases if phases > 1 and role != "training" else 0):
                 decode_frac, sequence_frac = phase_shares(work, q)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlprof.planning.cost_time import local_kv_dim
+from rlprof.planning.options import ModelOptions
 from rlprof.planning.pipeline import Model, Pipeline, Role
 from rlprof.planning.plan import Assignment
 from rlprof.planning.workload import Workload
@@ -59,12 +60,18 @@ def shard_parameters(model: Model, assignment: Assignment) -> float:
     return layers + embedding + head - shared
 
 
-def operator_memory(role: Role, model: Model, workload: Workload, assignment: Assignment) -> OperatorMemory:
+def operator_memory(
+    role: Role,
+    model: Model,
+    workload: Workload,
+    assignment: Assignment,
+    options: ModelOptions | None = None,
+) -> OperatorMemory:
     """Return what one invocation needs on each GPU.
 
     Parameters
     ----------
-    role, model, workload, assignment
+    role, model, workload, assignment, options
         As for `rlprof.planning.cost_time.operator_time`.
     """
     shape, pi, mb = model.shape, assignment.parallelism, assignment.microbatches
@@ -82,8 +89,10 @@ def operator_memory(role: Role, model: Model, workload: Workload, assignment: As
         activations = scalar * min(mb, pi.pipeline) * sequences * workload.sequence_tokens * kept
     else:
         length = workload.prompt_tokens if role == "generation" else workload.sequence_tokens
-        widest = max(buffer, hidden + shape.outputs(model.head))
-        activations = scalar * sequences * length * widest
+        logits = float(shape.outputs(model.head))
+        if role == "generation" and options is not None and options.prefill_logits == "last":
+            logits /= length
+        activations = scalar * sequences * length * max(buffer, hidden + logits)
         if role == "generation":
             replica = workload.sequences / pi.data
             kv = 2.0 * scalar * replica * workload.sequence_tokens * layers * local_kv_dim(model, pi.tensor)

@@ -133,7 +133,7 @@ def plan_memory(problem: Problem, plan: Plan) -> tuple[GroupMemory, ...]:
     pipeline = problem.pipeline
     at = [plan[v.name] for v in pipeline.invocations]
     needs = [
-        operator_memory(v.role, pipeline.model_of(i), problem.workload, at[i])
+        operator_memory(v.role, pipeline.model_of(i), problem.workload, at[i], problem.options)
         for i, v in enumerate(pipeline.invocations)
     ]
     masks = [a.box.mask(problem.cluster) for a in at]

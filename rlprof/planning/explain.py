@@ -65,7 +65,7 @@ def terms(evaluation: Evaluation) -> list[Term]:
         model, at = pipeline.model_of(i), plan[v.name]
         time = operator_time(v.role, model, work, at, cluster, problem.options)
         found += [Term(v.name, "time", *row) for row in _time_rows(time)]
-        need = operator_memory(v.role, model, work, at)
+        need = operator_memory(v.role, model, work, at, problem.options)
         keeps = need.weights_bytes if resident[i] else need.optimizer_bytes
         rows = (
             ("shard_parameters", "W_shard: largest stage on one GPU", need.shard_parameters, "parameter"),

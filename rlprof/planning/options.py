@@ -27,6 +27,9 @@ class ModelOptions:
         its length, as the paper prints the term.
     count_kv_traffic : bool
         Decode steps read the KV cache.
+    prefill_logits : {"all", "last"}
+        Generation makes logits of all prompt tokens, as the formula of its memory has it; or of the last
+        token of each prompt alone, as inference engines do.
     reserve_source : bool
         A transfer holds the GPUs that it comes from as well, as the runtime does.
 
@@ -42,11 +45,16 @@ class ModelOptions:
     decode: Literal["batched", "microbatched"] = "batched"
     nongemm: Literal["scaled", "as_printed"] = "scaled"
     count_kv_traffic: bool = True
+    prefill_logits: Literal["all", "last"] = "all"
     reserve_source: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
             raise UsageError(f"a horizon of {self.steps!r} steps", hint="plan over at least 1 step")
-        for name, allowed in (("decode", ("batched", "microbatched")), ("nongemm", ("scaled", "as_printed"))):
+        for name, allowed in (
+            ("decode", ("batched", "microbatched")),
+            ("nongemm", ("scaled", "as_printed")),
+            ("prefill_logits", ("all", "last")),
+        ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} is {getattr(self, name)!r}", hint=f"use {' or '.join(allowed)}")

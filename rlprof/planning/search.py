@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -239,11 +239,7 @@ def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
             break
     best = record.best()
     if o.polish and o.evaluations is None and best is not None and not interrupted:
-        try:
-            annealers[best.structure].polish(best.state, Budget(math.inf, end, stop))
-        except KeyboardInterrupt:
-            stop.here = True
-        interrupted = stop()
+        interrupted = _polish(record, annealers, record.by_structure, best, end, stop)
     return _Part(
         tuple(record.front),
         record.by_structure,
@@ -272,35 +268,50 @@ def _polished(task: _Task, parts: Sequence[_Part], began: float) -> list[_Part]:
         for n, found in part.by_structure.items():
             if n not in fastest or found.verdict.score > fastest[n].verdict.score:
                 fastest[n] = found
-    least = POLISHED_FRAC * record.best_score
-    starts = {n: found.state for n, found in fastest.items() if found.verdict.score >= least}
-    starts |= {best[1].structure: best[1].state}
-    stop = _Stop()
-    budget = Budget(math.inf, task.deadline_s, stop)
-    annealers = {n: _annealer(task, n, record) for n in starts}
-    try:
-        for n, state in starts.items():
-            annealers[n].polish(state, budget, thorough=False)
-        found = record.best() or best[1]
-        annealers[found.structure].polish(found.state, budget)
-    except KeyboardInterrupt:
-        stop.here = True
+    annealers = [
+        Annealer(space, judge_of(space), n, record, Random(task.options.seed))
+        for n, space in enumerate(task.spaces)
+    ]
+    interrupted = _polish(record, annealers, fastest, best[1], task.deadline_s, _Stop())
     return [
         _Part(
             tuple(record.front),
             record.by_structure,
             record.least_infeasible,
-            tuple((n, state) for n, annealer in annealers.items() for state in annealer.elites),
+            tuple((a.structure, state) for a in annealers for state in a.elites),
             tuple(record.history),
             record.evaluations - before,
-            stop(),
+            interrupted,
         )
     ]
 
 
-def _annealer(task: _Task, structure: int, record: Record) -> Annealer:
-    space = task.spaces[structure]
-    return Annealer(space, judge_of(space), structure, record, Random(task.options.seed))
+def _polish(
+    record: Record,
+    annealers: Sequence[Annealer],
+    fastest: Mapping[int, Found],
+    best: Found,
+    end_s: float,
+    stop: _Stop,
+) -> bool:
+    """Polish the best plan a little, then the fastest of each good structure, then the best of all of them.
+
+    Returns whether it was interrupted.
+    """
+    least = POLISHED_FRAC * record.best_score
+    starts = {best.structure: best.state}
+    for n, found in fastest.items():
+        if found.verdict.score >= least:
+            starts.setdefault(n, found.state)
+    budget = Budget(math.inf, end_s, stop)
+    try:
+        for n, state in starts.items():
+            annealers[n].polish(state, budget, thorough=False)
+        found = record.best() or best
+        annealers[found.structure].polish(found.state, budget)
+    except KeyboardInterrupt:
+        stop.here = True
+    return stop()
 
 
 def _best(record: Record, parts: Sequence[_Part]) -> tuple[int, Found] | None:

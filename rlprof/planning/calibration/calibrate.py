@@ -198,7 +198,7 @@ class _Making:
                 self.reasons["memory_bandwidth"] = "no copy was measured"
             return
         self.residuals += fit.residuals
-        known = (*FITTED, "nongemm", *LAUNCHED, *VALIDATED)
+        known = (*(k for k in FITTED if k != "copy"), "nongemm", *LAUNCHED, *VALIDATED)
         of = {kind: [r for r in fit.residuals if r.kind == kind] for kind in known}
         typical = {kind: typical_error_frac(there) for kind, there in of.items() if there}
         errors = ", ".join(f"{kind.replace('_', ' ')} {error:.1%}" for kind, error in typical.items())
@@ -315,8 +315,10 @@ class _Making:
     def finish(self, name: str, base: Hardware | None, gpus_per_node: int | None) -> Calibration:
         """Add what the base has, and refuse what nobody has."""
         taken = dict(self.constants)
+        # extras belong to the rates that they were fitted with
+        own = set(EXTRA_UNITS) if "peak_flops" in taken else set()
         for key, constant in (base.constants if base else {}).items():
-            if key not in taken:
+            if key not in taken and key not in own:
                 taken[key] = _taken_over(constant, base, self.machine.name)
                 if reason := self.reasons.get(key):
                     self.notes.append(

@@ -12,10 +12,13 @@ from rlprof.planning.calibration.observation import Observation
 from rlprof.planning.cluster import LINK_KINDS, LINK_UNITS, UNITS, Cluster, Constant, Hardware, unit_of
 from rlprof.planning.cost_memory import operator_memory
 from rlprof.planning.cost_time import OperatorTime, forward_flop, local_kv_dim, operator_time
+from rlprof.planning.options import ModelOptions
 from rlprof.planning.pipeline import Model, Role
 from rlprof.planning.plan import Assignment, Box, Parallelism
 from rlprof.planning.workload import Workload
 
+#: How the measured transformer does what the cost model leaves open.
+MEASURED = ModelOptions(prefill_logits="last")
 ROLES: dict[str, Role] = {
     "forward": "inference",
     "forward_graph": "inference",
@@ -81,7 +84,7 @@ def predicted_s(observed: Observation, hardware: Hardware, scalar_bytes: int) ->
 def predicted_peak_bytes(observed: Observation, scalar_bytes: int) -> float:
     """The peak memory that the cost model says, of a GPU that does nothing else."""
     role, model, workload = question(observed, scalar_bytes)
-    memory = operator_memory(role, model, workload, assignment_of(observed))
+    memory = operator_memory(role, model, workload, assignment_of(observed), MEASURED)
     return memory.optimizer_bytes + memory.transient_bytes(resident=False)
 
 
