@@ -89,3 +89,26 @@ def _simulator(config: dict[str, Any]) -> str:
 
 def _median(values: Any) -> float:
     return float(statistics.median(values))
+
+
+def warp_probe_table(result: dict[str, Any]) -> str:
+    """Seconds of a chunk of mujoco_warp over worlds, substeps and objects."""
+    m = result["machine"]
+    gpu, driver, *_ = m["gpu"].splitlines()[0].split(", ")
+    out = [
+        f"{m['date']}, {gpu}, driver {driver}, warp-lang {m['warp-lang']}, mujoco-warp {m['mujoco-warp']},"
+        f" mujoco {m['mujoco']}; chunks of {result['chunk_steps']} actions, two cameras, median of three.",
+        "",
+        "| worlds | substeps | objects | pixels | start s | reset s | physics s | render s | chunk s"
+        " | steps/s |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for c in result["cases"]:
+        if "chunk_s" in c:
+            rate = c["worlds"] * result["chunk_steps"] / c["chunk_s"]
+            out.append(
+                f"| {c['worlds']} | {c['substeps']} | {c['objects']} | {c['image']} x {c['image']}"
+                f" | {c['start_s']:.2f} | {c['reset_s']:.3f} | {c['physics_s']:.3f} | {c['render_s']:.3f}"
+                f" | {c['chunk_s']:.3f} | {rate:,.0f} |"
+            )
+    return "\n".join(out)

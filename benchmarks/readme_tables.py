@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embodied_tables import iterations_table
+from benchmarks.embodied_tables import iterations_table, warp_probe_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 
 HERE = Path(__file__).resolve().parent
@@ -290,6 +290,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/embodied_mujoco_warp": iterations_table,
     "gpu/embodied_mujoco_warp_off": iterations_table,
     "gpu/embodied_mujoco_warp_mps": iterations_table,
+    "gpu/warp_probe": warp_probe_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
     "trace_overhead": trace_overhead_table,
