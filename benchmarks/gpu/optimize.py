@@ -22,7 +22,8 @@ from typing import Any
 
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
 
-CHUNK = "iteration/generate_rollouts/rollout_epoch/chunk"
+EPOCH = "iteration/generate_rollouts/rollout_epoch"
+CHUNK = f"{EPOCH}/chunk"
 #: Schedules of the baseline; `native` is the colocated loop, in which everything is a node.
 BASELINES = ("native", "colocated-pipe", "hybrid", "hybrid-pipe")
 
@@ -47,6 +48,7 @@ class Run:
         self.longest_s: dict[str, float] = {}
         self.memory = False
         self.steps: Any = ()
+        self.by_hand_steps: Any = ()
         self.levels: Any = ()
         self.shares: dict[str, int] = {}
 
@@ -129,11 +131,14 @@ class Run:
         self.iteration("native", "warm", warm=True)
 
     def by_hand(self) -> None:
-        """The policy for one half beside the simulator for the other, without any search."""
+        """One overlap without any search: of two epochs with a spare simulator, else of two halves."""
         from rlprof.overlap.optimize.steps import derive, step
 
         with self.report.step("by_hand") as found:
             steps = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+            if self.args.spares:  # whole batches, two epochs side by side
+                steps = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
+            self.by_hand_steps = steps
             self.graphs["by hand"] = derive(self.here.workload.native, steps)
             found["streams"] = len(self.graphs["by hand"].streams)
         if "by hand" in self.graphs:
@@ -184,6 +189,7 @@ class Run:
                 groups=tuple(int(g) for g in args.groups.split(",")),
                 iterations=args.window,
                 outer_iterations=args.outer_window,
+                warm_up=args.warm,
                 local=Rule(confidence=0.9, most_pairs=args.local_pairs),
                 validation=Rule(confidence=0.9, most_pairs=args.pairs),
                 combinations=2,
@@ -217,7 +223,6 @@ class Run:
     def quotas(self) -> None:
         """Algorithm 2 for the selected graph: the simulator's share of the SMs, under MPS."""
         from rlprof.analysis.trials import Rule
-        from rlprof.overlap.optimize.steps import step
         from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
         from rlprof.workloads.embodied.quota_file import QuotaFile
         from rlprof.workloads.embodied.quotas import processes, tune
@@ -241,7 +246,7 @@ class Run:
         with self.report.step("quotas") as found:
             client = self.config.simulator in CUDA_SIMULATORS or bool(args.levels)
             reason = "" if client else f"{self.config.simulator} is no CUDA client"
-            steps = self.steps or (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+            steps = self.steps or self.by_hand_steps
             result = tune(
                 self.here.workload,
                 self.graphs[name],
@@ -398,15 +403,16 @@ def main() -> None:
     add("--optimise-seconds", type=float, default=300.0)
     add("--optimise-share", type=float, default=0.45, help="of the time left")
     add("--rounds", type=int, default=2)
-    add("--targets", type=int, default=3)
+    add("--targets", type=int, default=2)
     add("--alternatives", type=int, default=2)
     add("--epsilon", type=float, default=0.01)
     add("--groups", default="2")
     add("--window", type=int, default=4, help="iterations of a loop in a comparison")
     add("--outer-window", type=int, default=1, help="iterations of a loop around loops in a comparison")
-    add("--local-pairs", type=int, default=2)
+    add("--local-pairs", type=int, default=1)
     add("--pairs", type=int, default=1, help="of complete iterations; 1: as in the paper")
-    add("--spares", type=int, default=0, help="spare simulators")
+    add("--spares", type=int, default=1, help="spare simulators: two epochs side by side")
+    add("--warm", action="store_true", help="run each form of a comparison once before it is measured")
     add("--activity", default="auto")
     add("--graph", type=Path, help="a graph.json: run it instead of searching")
     add("--memory", action="store_true", help="measure the memory of calls first, and check it")

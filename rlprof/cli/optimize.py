@@ -39,14 +39,8 @@ def embodied(
         int, typer.Option(metavar="N", min=1, help="Pairs of local trials of an alternative at most.")
     ] = 9,
     spares: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Spare simulators, which let epochs overlap.",
-            show_default="1 without a GPU, else 0",
-        ),
-    ] = None,
+        int, typer.Option(metavar="N", min=0, help="Spare simulators, which let epochs overlap.")
+    ] = 1,
     activity: Annotated[
         str, typer.Option(metavar="SOURCE", help="auto, program, host or off: where activity comes from.")
     ] = "auto",
@@ -109,7 +103,7 @@ def embodied(
     request = Request(
         config=config,
         out=out,
-        spares=(0 if config.device.startswith("cuda") else 1) if spares is None else spares,
+        spares=spares,
         activity=activity,
         resume=resume,
         force=force,

@@ -46,6 +46,8 @@ class Options:
         Of a loop in a comparison.
     outer_iterations : int or None
         Of a loop that has a loop of several workers inside, which fills and drains; None: as `iterations`.
+    warm_up : bool
+        Run each form of a comparison once before it is measured.
     local : Rule
         When a local comparison ends.
     validation : Rule
@@ -71,6 +73,7 @@ class Options:
     tau_abs_s: float = TAU_ABS_S
     tau_rel_frac: float = TAU_REL_FRAC
     groups: tuple[int, ...] = (2,)
+    warm_up: bool = True
     iterations: int = ITERATIONS
     outer_iterations: int | None = None
     local: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=9))
@@ -238,6 +241,7 @@ class _Run:
         self.iterations: list[tuple[str, Measurement]] = []
         self.times = BatchTimes()
         self.dropped: set[tuple[Step, ...]] = set()
+        self._warm: Trial | None = None
 
     def run(self) -> Optimization:
         stopped = False
@@ -450,8 +454,11 @@ class _Run:
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
         try:
-            reference.run()  # what runs for the first time is slower
-            trial.run()
+            if self.options.warm_up:  # what runs for the first time is slower
+                if self._warm is not reference:
+                    self._warm = reference
+                    reference.run()
+                trial.run()
             return measure_paired(reference.run, trial.run, rule, clock=self.clock)
         except RestoreError:
             raise

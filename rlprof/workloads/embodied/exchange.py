@@ -6,7 +6,7 @@ one for each quota. The state goes along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from rlprof.workloads.embodied.contracts import (
@@ -31,9 +31,17 @@ class Exchangeable:
         The first one, of key None.
     make : callable
         Makes one for a key.
+    beside : sequence of Exchangeable
+        Others that are exchanged with it: spare ones.
     """
 
-    def __init__(self, simulator: Simulator, make: Callable[[Any], Simulator]) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        make: Callable[[Any], Simulator],
+        beside: Sequence[Exchangeable] = (),
+    ) -> None:
+        self.beside = tuple(beside)
         self._all: dict[Hashable, Simulator] = {None: simulator}
         self._make, self._key = make, None
         self.spec: SimulatorSpec = simulator.spec
@@ -63,17 +71,21 @@ class Exchangeable:
         only : bool
             End all others.
         """
+        for other in self.beside:
+            other.use(key, only=only)
         if key != self._key:
             if key not in self._all:
                 self._all[key] = self._make(key)
             self._all[key].load_state_dict(self.inner.state_dict())
             self._key = key
         if only:
-            for other in [k for k in self._all if k != key]:
-                self._all.pop(other).close()
+            for gone in [k for k in self._all if k != key]:
+                self._all.pop(gone).close()
 
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""
+        for other in self.beside:
+            other.drop(key)
         if key != self._key and key in self._all:
             self._all.pop(key).close()
 

@@ -20,7 +20,7 @@ from rlprof.overlap.optimize.program import ProgramWorkload
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
 from rlprof.workloads.embodied.errors import ConfigurationError, need
 from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers
@@ -123,16 +123,19 @@ def embodied(
     with ExitStack() as stack:
         say("starting simulators and policy")
         trainer = make_trainer(config)
-        simulator = Exchangeable(
-            trainer.env.simulator,
-            lambda percent: make_simulator(replace(config, simulator_sm_percent=percent)),
-        )
-        trainer.env.simulator = simulator
-        stack.callback(simulator.close)
+        first_one = trainer.env.simulator
+        stack.callback(first_one.close)
+
+        def with_share(percent: int | None) -> Simulator:
+            return make_simulator(replace(config, simulator_sm_percent=percent))
+
         further = []
         for _ in range(spares):
-            further.append(make_simulator(config))
+            further.append(Exchangeable(make_simulator(config), with_share))
             stack.callback(further[-1].close)
+        simulator = Exchangeable(first_one, with_share, further)
+        trainer.env.simulator = simulator
+        stack.callback(simulator.close)
         first = 0
         if resume is not None and resume.exists():
             first = checkpoint.load(resume, trainer, config.to_dict())
