@@ -14,8 +14,8 @@ import collections
 import pickle
 import random
 from collections.abc import Callable, Iterable
-from itertools import islice, zip_longest
-from operator import attrgetter, is_
+from itertools import compress, count, islice, repeat, zip_longest
+from operator import attrgetter, is_, is_not
 from types import SimpleNamespace
 from typing import Any
 
@@ -388,8 +388,16 @@ class Snapshot:
             return
         now, gone = part.seen, []
         come: collections.deque[_Waiting] = collections.deque()
-        for key, item, was in zip_longest(part.keys(now), part.items(now), part.items(before)):
-            if item is not was:
+        moved: set[int] | None = None
+        if len(now) == len(before):
+            places = compress(count(), map(is_not, now, before))
+            moved = {place for place in places if not self._swap(before[place], now[place], now)}
+            if not moved:
+                return
+        first = len(now) - len(part.items(now))
+        every = zip_longest(part.keys(now), part.items(now), part.items(before))
+        for place, (key, item, was) in enumerate(every, first):
+            if item is not was and (moved is None or place in moved):
                 if type(item) not in _PLAIN:
                     come.append(part.inside(key, item))
                 if type(was) not in _PLAIN:
@@ -406,6 +414,26 @@ class Snapshot:
                 self._is_stale = True
         if self._is_full and len(self.parts) < _PARTS:
             self._is_stale = True
+
+    def _swap(self, was: Any, item: Any, now: tuple[Any, ...]) -> bool:
+        """Look at an array in place of another that one part held; say whether nothing else is to be done.
+
+        The usual case, in fewer steps: numbers are counted up, and results are kept in attributes.
+        """
+        if type(was) in _PLAIN and type(item) in _PLAIN:
+            return True
+        part, key = self._arrays.get(id(was)), id(item)
+        if part is None or part.holders > 1 or key in self.parts or key in self.skip:
+            return False
+        if type(item) is not np.ndarray or reader_of(item) is not _contents:
+            return False
+        if any(map(is_, now, repeat(was))):  # it has only moved
+            return False
+        del self.parts[id(was)], self._arrays[id(was)]
+        part.thing = item
+        part.seen = part.read()
+        self.parts[key] = self._arrays[key] = part
+        return True
 
     def _drop(self, thing: Any) -> None:
         key = id(thing)

@@ -65,7 +65,7 @@ CHANGES: dict[str, Any] = {
     "draw": lambda w: w.draw.random(),
     "bytes": lambda w: w.raw.__setitem__(0, (w.raw[0] + 1) % 256),
     "dates": lambda w: w.dates.__setitem__(0, w.dates[0] + 1),
-    "all attributes": lambda w: w.child.__dict__.update({"rows": np.ones(1)}),
+    "all attributes": lambda w: w.child.__dict__.update({"rows": np.ones(2)}),
     "another __dict__": lambda w: setattr(w.shared, "__dict__", {"x": w.shared.x + 1, "rows": w.shared.rows}),
 }
 
