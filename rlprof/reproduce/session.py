@@ -60,7 +60,7 @@ class Session:
         lines = [f"{name}: {table.origin}" for name, table in self.tables.items()]
         notes = list(self.notes)
         if any(table.about.get("preset") == "smoke" for table in self.tables.values()):
-            notes.append("the preset smoke shows that everything runs; it searches too little to compare")
+            notes.append("the preset smoke shows that everything runs; its numbers are not to be compared")
         return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 
     def compared(self) -> list[Compared]:

@@ -35,7 +35,7 @@ def test_a_table_is_computed_compared_and_kept(cli: Cli, tmp_path: Path, little:
     assert made.code == 0, made.err
     assert "2 rows, preset smoke, seed 5" in made.out
     assert "coefficient of variation over seeds, least" in made.out
-    assert "searches too little to compare" in made.out
+    assert "its numbers are not to be compared" in made.out
     assert {p.name for p in out.iterdir()} == {
         "stability.smoke.csv", "stability.smoke.json", "table10.comparison.csv",
     }  # fmt: skip
