@@ -13,9 +13,7 @@ import functools
 import hashlib
 import logging
 import pickle
-import random
 import re
-import sys
 import threading
 import types
 import weakref
@@ -27,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlprof.overlap.generators import is_generator, set_state, state_of
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.values import bytes_of, is_array, memory_key, torch_module
 
@@ -95,7 +94,7 @@ class Place:
             kind, shape, data = _bits(value)
             return _hash(kind, str(shape), data)
         if self.kind == "random":
-            return _hash("random", pickle.dumps(_random_state(value)))
+            return _hash("random", pickle.dumps(state_of(value)))
         if self.kind == "number" or _is_immutable(value):
             return _hash(type(value).__name__, repr(value))
         return _hash("value", pickle.dumps(value))
@@ -136,44 +135,6 @@ def _is_immutable(value: Any) -> bool:
     if isinstance(value, _IMMUTABLE):
         return True
     return type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device", "layout")
-
-
-def _is_random(value: Any) -> bool:
-    if isinstance(
-        value, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
-    ):
-        return True
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Generator)
-
-
-def bit_generator(value: Any) -> Any:
-    """Return what keeps the state of a generator of numpy."""
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator
-    return value._bit_generator if isinstance(value, np.random.RandomState) else value
-
-
-def _random_state(value: Any) -> Any:
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.random.RandomState):
-        return value.get_state()
-    if isinstance(value, np.random.Generator | np.random.BitGenerator):
-        return copy.deepcopy(bit_generator(value).state)
-    return value.get_state().clone().numpy().tobytes()
-
-
-def _set_random(value: Any, state: Any) -> None:
-    if isinstance(value, random.Random):
-        value.setstate(state)
-    elif isinstance(value, np.random.RandomState):
-        value.set_state(state)
-    elif isinstance(value, np.random.Generator | np.random.BitGenerator):
-        bit_generator(value).state = state
-    else:
-        torch = sys.modules["torch"]
-        value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 class Contents:
@@ -263,9 +224,9 @@ class Contents:
                 self._array(path, value)
                 if is_tensor(value) and value.is_leaf and value.grad is not None:
                     stack.append((f"{path}.grad", value.grad, None))
-            elif _is_random(value):
+            elif is_generator(value):
                 self._note(path, "random", value)
-                self._keep(value, functools.partial(_set_random, value, _random_state(value)))
+                self._keep(value, functools.partial(set_state, value, state_of(value)))
             else:
                 stack.extend(self._inside(path, value))
 

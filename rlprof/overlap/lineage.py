@@ -14,7 +14,7 @@ import numpy as np
 
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.known import FRESH, Known, MemoryTrack, Raw, RawPack, can_change, is_shared
-from rlprof.overlap.snapshots import reader_of
+from rlprof.overlap.readers import reader_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.stamps import Stamps
 from rlprof.overlap.values import (

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlprof.overlap.contents import Place, bit_generator
+from rlprof.overlap.contents import Place
+from rlprof.overlap.generators import bit_generator
 
 
 def perturb(place: Place, draw: np.random.Generator, row: int | None = None) -> bool:

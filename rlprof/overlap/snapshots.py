@@ -11,130 +11,35 @@ compared with copies in one step; what has, piece by piece.
 from __future__ import annotations
 
 import collections
-import pickle
-import random
-from collections.abc import Callable, Iterable
-from itertools import compress, count, islice, repeat, zip_longest
+from collections.abc import Iterable
+from itertools import compress, count, repeat, zip_longest
 from operator import attrgetter, is_, is_not
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import SMALL_BYTES, copy_of, is_array, torch_module
+from rlprof.overlap.readers import (
+    HOLDERS,
+    ITEMS,
+    PLAIN,
+    Reader,
+    attributes,
+    contents,
+    generator,
+    mapping,
+    reader_of,
+    sequence,
+    version,
+)
+from rlprof.overlap.values import is_array
 
-#: Items of a container that are looked at; of a larger one its length, and the first and last.
-_ITEMS = 256
 #: Objects and containers inside of a root that are looked at.
 _PARTS = 200
 #: Levels of objects, and of containers in each.
 _OBJECTS, _CONTAINERS = 2, 3
-_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
-_PARTLESS: tuple[Any, ...] = (*_PLAIN, np.generic, type)
+#: Classes that compare what they hold, item by item.
 _COMPARED = frozenset({dict, collections.OrderedDict, collections.defaultdict, list, collections.deque, set})
-_SEQUENCES = (list, collections.deque, set)
-#: Packages whose objects are handles, locks, threads, or rlprof's own.
-_FOREIGN = frozenset(
-    {
-        "_asyncio", "_io", "_queue", "_thread", "asyncio", "concurrent", "functools", "grpc", "io",
-        "multiprocessing", "queue", "ray", "rlprof", "selectors", "socket", "subprocess", "threading",
-        "weakref", "zmq",
-    }
-)  # fmt: skip
-
-#: Generators of numpy whose state is a few numbers.
-_NUMBERED = frozenset({"PCG64", "PCG64DXSM"})
-
-#: Returns what an object holds.
-_Reader = Callable[[Any], tuple[Any, ...]]
 _dict_of = attrgetter("__dict__")
-
-
-def _attributes(value: Any) -> tuple[Any, ...]:
-    held = value.__dict__
-    return (*held, *held.values())
-
-
-def _mapping(value: dict[Any, Any]) -> tuple[Any, ...]:
-    return (*value, *value.values()) if len(value) <= _ITEMS else (len(value), *islice(value.values(), 1))
-
-
-def _sequence(value: Any) -> tuple[Any, ...]:
-    if len(value) <= _ITEMS:
-        return tuple(value)
-    return (
-        (len(value), value[0], value[-1]) if isinstance(value, (list, collections.deque)) else (len(value),)
-    )
-
-
-def _contents(value: Any) -> tuple[Any, ...]:
-    return (copy_of(value),)
-
-
-def _bytes(value: Any) -> tuple[Any, ...]:
-    return (bytes(value) if isinstance(value, bytearray) else value.tobytes(),)
-
-
-def _version(value: Any) -> tuple[Any, ...]:
-    try:
-        return (value._version,)
-    except (RuntimeError, AttributeError):  # inference tensors keep no count
-        return ()
-
-
-def _generator(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, random.Random):
-        return (value.getstate(),)
-    if isinstance(value, np.random.Generator):
-        state = value.bit_generator.state
-        return (state,) if state["bit_generator"] in _NUMBERED else (pickle.dumps(state),)
-    if isinstance(value, np.random.RandomState):
-        return (pickle.dumps(value.get_state()),)
-    return (value.get_state().numpy().tobytes(),)
-
-
-#: Readers of what holds other things.
-_HOLDERS = (_attributes, _mapping, _sequence)
-
-
-def reader_of(value: Any) -> _Reader | None:
-    """Return what reads the parts of an object; None if none could change, or none can be seen."""
-    if type(value) is np.ndarray:
-        if value.nbytes > SMALL_BYTES or value.dtype.hasobject:
-            return None
-        return _contents if value.flags.c_contiguous and value.dtype.kind not in "mM" else _bytes
-    if isinstance(value, _PARTLESS):
-        return None
-    if isinstance(value, dict):
-        return _mapping
-    if isinstance(value, _SEQUENCES):
-        return _sequence
-    if isinstance(value, np.ndarray):
-        return _bytes if value.nbytes <= SMALL_BYTES and not value.dtype.hasobject else None
-    if isinstance(value, bytearray):
-        return _bytes if len(value) <= SMALL_BYTES else None
-    if is_tensor(value):
-        return _version
-    if isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
-        return _generator
-    torch = torch_module()
-    if torch is not None and isinstance(value, torch.Generator):
-        return _generator
-    module = type(value).__module__
-    if callable(value) and module in ("builtins", "functools"):
-        return None  # functions, methods
-    if module.partition(".")[0] in _FOREIGN:
-        return None
-    if module in ("builtins", "types") and not isinstance(value, SimpleNamespace):
-        return None
-    return _attributes if isinstance(getattr(value, "__dict__", None), dict) else None
-
-
-def has_attributes(value: Any) -> bool:
-    """Whether an object is one of a class of the program, rather than a container, an array or a handle."""
-    return reader_of(value) is _attributes
-
 
 #: What waits to be looked into: name, thing, levels of objects and of containers above it, root.
 _Waiting = tuple[str, Any, int, int, str]
@@ -158,7 +63,7 @@ class _Part:
     __slots__ = ("containers", "holders", "name", "objects", "opens", "reader", "root", "seen", "thing")
 
     def __init__(
-        self, name: str, thing: Any, reader: _Reader, root: str, objects: int, containers: int
+        self, name: str, thing: Any, reader: Reader, root: str, objects: int, containers: int
     ) -> None:
         self.name, self.thing, self.reader, self.root = name, thing, reader, root
         self.objects, self.containers = objects, containers
@@ -174,15 +79,15 @@ class _Part:
 
     def items(self, seen: tuple[Any, ...]) -> tuple[Any, ...]:
         """Of what its reader returned, what may be parts themselves."""
-        return seen if self.reader is _sequence else seen[len(seen) // 2 :]
+        return seen if self.reader is sequence else seen[len(seen) // 2 :]
 
     def keys(self, seen: tuple[Any, ...]) -> Iterable[Any]:
         """Attributes, keys or places of `items`."""
-        return range(len(seen)) if self.reader is _sequence else seen[: len(seen) // 2]
+        return range(len(seen)) if self.reader is sequence else seen[: len(seen) // 2]
 
     def inside(self, key: Any, item: Any) -> _Waiting:
         """Return what is to be looked into for one of its items."""
-        if self.reader is _attributes:
+        if self.reader is attributes:
             return f"{self.name}.{key}", item, self.objects + 1, 0, self.root
         return f"{self.name}[{key!r}]", item, self.objects, self.containers + 1, self.root
 
@@ -274,7 +179,7 @@ class Snapshot:
             known = parts.get(key)
             if known is not None:
                 known.holders += 1
-                if known.reader in _HOLDERS and (objects, containers) < (known.objects, known.containers):
+                if known.reader in HOLDERS and (objects, containers) < (known.objects, known.containers):
                     self._is_stale = True  # there is more of it to look at
                 continue
             if key in self.skip:
@@ -289,9 +194,9 @@ class Snapshot:
                 part = parts[key] = _Part(name, thing, reader, root, objects, containers)
             except Exception:  # a proxy of what is gone, an object that lies about its class
                 continue
-            if reader is _contents:
+            if reader is contents:
                 self._arrays[key] = part
-            elif reader is _generator:
+            elif reader is generator:
                 self._generators[key] = part
             else:
                 self._single[key] = part
@@ -300,13 +205,13 @@ class Snapshot:
                 queue.extend(
                     part.inside(key, item)
                     for key, item in zip(part.keys(part.seen), part.items(part.seen), strict=True)
-                    if type(item) not in _PLAIN
+                    if type(item) not in PLAIN
                 )
 
     def _opens(self, part: _Part) -> bool:
-        if part.reader is _attributes:
+        if part.reader is attributes:
             return part.objects < self.objects
-        return part.reader in _HOLDERS and part.containers < _CONTAINERS and len(part.thing) <= _ITEMS
+        return part.reader in HOLDERS and part.containers < _CONTAINERS and len(part.thing) <= ITEMS
 
     def _sort(self) -> None:
         """Sort the parts by how they are looked at: what has not changed yet as one row."""
@@ -318,14 +223,14 @@ class Snapshot:
         for key, part in self.parts.items():
             if key in self._arrays or key in self._generators:
                 continue
-            if part.reader is _version and part.seen:
+            if part.reader is version and part.seen:
                 self._tensors[key] = part
                 continue
-            is_object = part.reader is _attributes
+            is_object = part.reader is attributes
             held = part.thing.__dict__ if is_object else part.thing
             # classes that compare in ways of their own are left out
-            compared = part.reader in _HOLDERS and type(held) in _COMPARED
-            if key in self._lively or not compared or (not is_object and len(held) > _ITEMS):
+            compared = part.reader in HOLDERS and type(held) in _COMPARED
+            if key in self._lively or not compared or (not is_object and len(held) > ITEMS):
                 self._single[key] = part
                 continue
             self._calm[key] = part
@@ -358,7 +263,7 @@ class Snapshot:
             moved += _moved(self._tensors.values())
             self._versions = [part.seen[0] for part in self._tensors.values() if part.seen]
         for part, before in moved:
-            if part.reader in _HOLDERS:
+            if part.reader in HOLDERS:
                 self._exchange(part, before)
         if self._is_stale:
             self._take()
@@ -398,9 +303,9 @@ class Snapshot:
         every = zip_longest(part.keys(now), part.items(now), part.items(before))
         for place, (key, item, was) in enumerate(every, first):
             if item is not was and (moved is None or place in moved):
-                if type(item) not in _PLAIN:
+                if type(item) not in PLAIN:
                     come.append(part.inside(key, item))
-                if type(was) not in _PLAIN:
+                if type(was) not in PLAIN:
                     gone.append(was)
         if not come and not gone:
             return
@@ -410,7 +315,7 @@ class Snapshot:
             self._drop(was)
         for found, holders in held:
             # others hold it: perhaps only what it holds itself
-            if 0 < found.holders < holders and found.reader in _HOLDERS:
+            if 0 < found.holders < holders and found.reader in HOLDERS:
                 self._is_stale = True
         if self._is_full and len(self.parts) < _PARTS:
             self._is_stale = True
@@ -420,12 +325,12 @@ class Snapshot:
 
         The usual case, in fewer steps: numbers are counted up, and results are kept in attributes.
         """
-        if type(was) in _PLAIN and type(item) in _PLAIN:
+        if type(was) in PLAIN and type(item) in PLAIN:
             return True
         part, key = self._arrays.get(id(was)), id(item)
         if part is None or part.holders > 1 or key in self.parts or key in self.skip:
             return False
-        if type(item) is not np.ndarray or reader_of(item) is not _contents:
+        if type(item) is not np.ndarray or reader_of(item) is not contents:
             return False
         if any(map(is_, now, repeat(was))):  # it has only moved
             return False
@@ -452,10 +357,10 @@ class Snapshot:
             self._is_unsorted = True
         if part.opens:
             for item in part.items(part.seen):
-                if type(item) not in _PLAIN:
+                if type(item) not in PLAIN:
                     self._drop(item)
                     inner = self.parts.get(id(item))
-                    if inner is not None and inner.reader in _HOLDERS:
+                    if inner is not None and inner.reader in HOLDERS:
                         self._is_stale = True
 
 
@@ -475,12 +380,12 @@ def _moved(parts: Iterable[_Part]) -> list[Change]:
 
 
 def _named(part: _Part, before: tuple[Any, ...]) -> list[str]:
-    if part.reader is not _attributes and part.reader is not _mapping:
+    if part.reader is not attributes and part.reader is not mapping:
         return [part.name]
     was, now = _items(before), _items(part.seen)
     missing = object()
     names = [
-        f"{part.name}.{key}" if part.reader is _attributes else f"{part.name}[{key!r}]"
+        f"{part.name}.{key}" if part.reader is attributes else f"{part.name}[{key!r}]"
         for key in dict.fromkeys([*now, *was])
         if not _equal(was.get(key, missing), now.get(key, missing))
     ]

@@ -16,7 +16,8 @@ from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlprof.overlap.snapshots import Change, Snapshot, has_attributes, reader_of
+from rlprof.overlap.readers import has_attributes, reader_of
+from rlprof.overlap.snapshots import Change, Snapshot
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
