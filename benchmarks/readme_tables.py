@@ -61,17 +61,48 @@ def annotate_overhead_table(result: dict[str, Any]) -> str:
 
 def trace_overhead_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.trace_overhead`."""
+    costs = {(cost["call"], cost["state"]): cost["cpu_ns"] for cost in result["costs"]}
+    states = list(dict.fromkeys(state for _, state in costs))
+    states.sort(key=lambda state: state != "off")
     out = [
         f"{result['date']}, {result['cores']} CPUs, Python {result['python']}, numpy {result['numpy']}; load"
-        f" average {result['load_1_min']} at the start.",
+        f" average {result['load_1_min']} at the start; {result['costs'][0]['batches']} batches. CPU us: median"
+        " (quartiles).",
         "",
-        "| call | state | CPU us: median (quartiles) | batches |",
-        "|---|---|---:|---:|",
+        f"| call | {' | '.join(states)} |",
+        f"|---|{'---:|' * len(states)}",
     ]
-    for cost in result["costs"]:
-        first, median, third = (t / 1e3 for t in cost["cpu_ns"])
-        times = f"{median:.2f} ({first:.2f}..{third:.2f})"
-        out.append(f"| {cost['call']} | {cost['state']} | {times} | {cost['batches']} |")
+    for call in dict.fromkeys(call for call, _ in costs):
+        cells = []
+        for state in states:
+            times = [t / 1e3 for t in costs.get((call, state), ())]
+            cells.append("{1:.2f} ({0:.2f}..{2:.2f})".format(*times) if times else "")
+        out.append(f"| {call} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
+def graph_run_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.graph_run`."""
+    seconds, micros = result["seconds"], result["microseconds"]
+    shown = "{median:.2f} ({min:.2f}..{max:.2f})".format
+    out = [
+        f"{result['date']}, {result['cpus']} CPUs, Python {result['python']}; load average"
+        f" {result['load_average']:.1f} at the start. Median and range of {result['rounds']} rounds.",
+        "",
+        f"| of a graph of {result['calls']:,} calls | s | target s |",
+        "|---|---:|---:|",
+        f"| find all dependencies | {shown(**seconds['dependencies'])} | |",
+        f"| lower it to a task graph | {shown(**seconds['lower'])} | {result['targets']['lower_s']:g} |",
+        f"| priorities of its tasks | {shown(**seconds['priorities'])} | |",
+        "",
+        "| a call that does nothing | us | of these the task graph's | beside it | target beside it |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    out += [
+        f"| {name} | {shown(**cost['call'])} | {shown(**cost['task graph'])} | {cost['beside']:.1f}"
+        f" | {result['targets']['beside_us']:g} |"
+        for name, cost in micros.items()
+    ]
     return "\n".join(out)
 
 
@@ -294,6 +325,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
     "trace_overhead": trace_overhead_table,
+    "graph_run": graph_run_table,
 }
 
 
