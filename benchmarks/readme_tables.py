@@ -66,8 +66,8 @@ def trace_overhead_table(result: dict[str, Any]) -> str:
     states.sort(key=lambda state: state != "off")
     out = [
         f"{result['date']}, {result['cores']} CPUs, Python {result['python']}, numpy {result['numpy']}; load"
-        f" average {result['load_1_min']} at the start; {result['costs'][0]['batches']} batches. CPU us: median"
-        " (quartiles).",
+        f" average {result['load_1_min']} at the start; {result['costs'][0]['batches']} batches. CPU us:"
+        " median (quartiles).",
         "",
         f"| call | {' | '.join(states)} |",
         f"|---|{'---:|' * len(states)}",
