@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,9 @@ from rlprof.unavailable import Unavailable
 if TYPE_CHECKING:
     import polars as pl
 
+    from rlprof.planning.calibration.raw import Raw
+    from rlprof.planning.cluster import Hardware
+
 PRESETS = ("smoke", "full")
 #: Options of the fit by its name, as in `benchmarks.gpu.calibrate`: the formulas that the paper prints, and
 #: those with what real machines need beside.
@@ -28,6 +33,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "extended formulas, operators": {"bandwidth": "everything", "formulas": "extended", "operators": True},
 }
 HELD_OUT = "held_out"
+#: How far a stored prediction may lie from one made now, relative.
+TOLERANCE = 1e-9
 
 
 def raw_file(checkout: Path) -> Path:
@@ -50,10 +57,18 @@ def raw_file(checkout: Path) -> Path:
 def _rows(path: Path, way: str) -> list[dict[str, Any]]:
     from rlprof.planning.calibration.calibrate import calibrate
     from rlprof.planning.calibration.raw import read_raw
-    from rlprof.planning.calibration.validate import compare as compared
+    from rlprof.planning.hardware_file import hardware_to_document
 
     measured = read_raw(path)
     fit = calibrate(measured, name="measured", base=None, **WAYS[way])
+    rows = _compared(measured, fit.hardware, way)
+    constants = json.dumps(hardware_to_document(fit.hardware), separators=(",", ":"))
+    return [{**row, "hardware": None if n else constants} for n, row in enumerate(rows)]
+
+
+def _compared(measured: Raw, hardware: Hardware, way: str) -> list[dict[str, Any]]:
+    from rlprof.planning.calibration.validate import compare as compared
+
     return [
         {
             "way": way,
@@ -70,8 +85,30 @@ def _rows(path: Path, way: str) -> list[dict[str, Any]]:
             "measured_bytes": c.measured_peak_bytes,
             "predicted_bytes": float(c.predicted_peak_bytes),
         }
-        for c in compared(measured, fit.hardware)
+        for c in compared(measured, hardware)
     ]
+
+
+def stale(frame: pl.DataFrame, path: Path) -> str | None:
+    """Say whether predictions with the stored constants are no longer those of this version's cost model."""
+    import polars as pl
+
+    from rlprof.planning.calibration.raw import read_raw
+    from rlprof.planning.hardware_file import hardware_from_document
+
+    measured = read_raw(path)
+    for way in frame["way"].unique(maintain_order=True):
+        there = frame.filter(pl.col("way") == way)
+        hardware = hardware_from_document(json.loads(there["hardware"][0]), "raw table")
+        now = _compared(measured, hardware, way)
+        for row, stored in zip(now, there.iter_rows(named=True), strict=True):
+            for key in ("predicted_s", "predicted_bytes"):
+                if not math.isclose(row[key], stored[key], rel_tol=TOLERANCE):
+                    return (
+                        f"the cost model has changed since: {key} of {row['role']}, {row['model']} is"
+                        f" {row[key]:.6g} now, {stored[key]:.6g} there"
+                    )
+    return None
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
@@ -86,7 +123,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
         "ways": {way: WAYS[way] for way in ways},
     }
-    return Study("rpeg/validation", preset, seed, parameters, cases)
+    return Study("rpeg/validation", preset, seed, parameters, cases, stale=partial(stale, path=path))
 
 
 def best_way(frame: pl.DataFrame) -> str:
