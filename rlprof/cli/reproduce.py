@@ -95,7 +95,7 @@ def run(
     ] = True,
     repository: Repository = None,
     format: FormatOption = Format.TABLE,
-) -> None:
+) -> int:
     """Compute a figure, run its notebook, and print ours beside the paper's.
 
     Stored raw tables are used where they are of this version. Ctrl-C ends it; the same command goes on
@@ -110,32 +110,37 @@ def run(
     folder = out or Path("reproduced") / chosen.name
     if notebook:
         need_papermill()
-    with progress_bar() as progress:
-        session = begin(
-            chosen.name,
-            preset=preset,
-            seed=seed,
-            out=folder,
-            repository=repository,
-            fresh=fresh,
-            progress=progress,
-        )
-        comparison = session.comparison()
-        if notebook:
-            progress("running the notebook", 0.0)
-            parameters = {
-                "preset": preset,
-                "seed": seed,
-                "out_dir": str(folder.resolve()),
-                "repository": str(session.checkout),
-            }
-            target = folder / f"{chosen.short}.ipynb"
-            run_notebook(chosen.notebook(session.checkout), target, parameters, session.checkout)
+    try:
+        with progress_bar() as progress:
+            session = begin(
+                chosen.name,
+                preset=preset,
+                seed=seed,
+                out=folder,
+                repository=repository,
+                fresh=fresh,
+                progress=progress,
+            )
+            comparison = session.comparison()
+            if notebook:
+                progress("running the notebook", 0.0)
+                parameters = {
+                    "preset": preset,
+                    "seed": seed,
+                    "out_dir": str(folder.resolve()),
+                    "repository": str(session.checkout),
+                }
+                target = folder / f"{chosen.short}.ipynb"
+                run_notebook(chosen.notebook(session.checkout), target, parameters, session.checkout)
+    except KeyboardInterrupt:
+        say(f"interrupted: {folder} holds what was computed; the same command goes on from there")
+        return 130
     _print(session, comparison, format)
     names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
     if format is Format.TABLE:
         write("")
     say(f"written: {folder}: {', '.join(names)}")
+    return 0
 
 
 @app.command()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,29 @@ def test_without_papermill_the_error_says_what_to_install(
     assert result.code == 2
     assert "pip install 'rlprof[notebook]'" in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_keeps_what_was_computed(
+    cli: Cli, tmp_path: Path, little: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlprof.reproduce.rpeg import plans
+
+    real, calls = plans.search, []
+
+    def search(*given: Any, **more: Any) -> Any:
+        calls.append(given)
+        found = real(*given, **more)
+        return replace(found, interrupted=len(calls) == 2)  # as after Ctrl-C: the best so far
+
+    monkeypatch.setattr(plans, "search", search)
+    out = tmp_path / "out"
+    arguments = ("reproduce", "run", "rpeg/table10", "--no-notebook", "--out", out)
+    stopped = cli(*arguments)
+    assert stopped.code == 130
+    assert "the same command goes on from there" in stopped.err
+    assert [p.name.partition(".partial")[1] for p in out.iterdir()] == [".partial"]
+    assert cli(*arguments).code == 0
+    assert len(calls) == 3  # the first case was kept, the second is computed again
 
 
 def test_a_folder_that_cannot_be_written(cli: Cli, tmp_path: Path, little: None) -> None:

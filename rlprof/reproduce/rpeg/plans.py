@@ -100,12 +100,19 @@ def searched(
     """Search in this process; return a row, and the result (None if nothing fits).
 
     ``lacking_bytes`` is what the best infeasible plan lacks on its fullest GPU.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the search was ended by Ctrl-C.
     """
     try:
         found = search(problem, options, start=start, workers=1)
     except InfeasibleError as error:
         spent: dict[str, Any] = {"evaluations": options.evaluations, "search_s": None}
         return {**NOTHING, **spent, "lacking_bytes": float(error.lacking_bytes)}, None
+    if found.interrupted:  # Ctrl-C ends the study too: half a search is no result
+        raise KeyboardInterrupt
     spent = {"evaluations": found.evaluations, "search_s": round(found.seconds, 3)}
     return {**judged(found.evaluation), **spent, "lacking_bytes": 0.0}, found
 
