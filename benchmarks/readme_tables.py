@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.embodied_tables import iterations_table, warp_probe_table
+from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 
 HERE = Path(__file__).resolve().parent
@@ -322,6 +323,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/embodied_mujoco_warp_off": iterations_table,
     "gpu/embodied_mujoco_warp_mps": iterations_table,
     "gpu/warp_probe": warp_probe_table,
+    "gpu/mps": mps_table,
+    "gpu/mps_quota": quota_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
     "trace_overhead": trace_overhead_table,

@@ -1,7 +1,8 @@
 """Ends an MPS daemon of rlprof: told by `rlprof mps stop`, or because the process that it was for is gone.
 
 A daemon is known by a mark in its environment, which the server that it starts inherits, or by the process id
-that it wrote into its private folder. Nothing is ever ended that is neither one of these nor a child of one.
+that it wrote into its private folder. Nothing is ever ended that is neither one of these nor a child of one,
+but control programs that still wait at its socket when it is gone.
 Run as a script, this file waits until the owner of a daemon is gone, however it ended, and then ends the
 daemon. It imports nothing of rlprof.
 """
@@ -60,6 +61,18 @@ def members(folder: str, mark: str) -> list[int]:
             found.append(process)
     # a server may have been started with another environment
     return found + [p for p, parent in parents.items() if parent in found and p not in found]
+
+
+def askers(folder: str) -> list[int]:
+    """Ids of control programs at the pipe of a folder: the daemon itself, and who asks it or will."""
+    pipe = os.path.join(folder, "pipe")  # noqa: PTH118
+    wanted, found = f"\0CUDA_MPS_PIPE_DIRECTORY={pipe}\0".encode(), []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit() or _read(f"/proc/{name}/comm").strip() != NAME or _stat(int(name)) is None:
+            continue
+        if wanted in b"\0" + _read(f"/proc/{name}/environ") + b"\0":
+            found.append(int(name))
+    return found
 
 
 def _written(folder: str) -> int | None:
@@ -128,6 +141,13 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
             break
     left = members(folder, mark)
     if not left:
+        # one whose process was killed while it asked has nobody who ends it
+        until = time.monotonic() + 1.0
+        while (waiting := askers(folder)) and time.monotonic() < until:
+            time.sleep(0.02)
+        for process in waiting:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
     return left
 
@@ -157,7 +177,8 @@ def guard(owner: tuple[int, int], starter: tuple[int, int], binary: str, folder:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # what ends owners by name, or all at once, must not end it before it has done its work
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     ids = [int(word) for word in sys.argv[1:5]]
     guard((ids[0], ids[1]), (ids[2], ids[3]), *sys.argv[5:8])

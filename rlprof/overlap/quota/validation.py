@@ -63,7 +63,12 @@ def validate(search: QuotaSearch, run: Callable[[Level], float], rule: Rule | No
     """
     q0, found = search.start_level, search.best_level
     if found == q0:
-        return Validation(q0, True, None, "no other level was faster in local trials")
+        reason = "no other level was faster in local trials"
+        if not search.complete:
+            tried = len({trial.k for trial in search.trials} - {search.start})
+            levels = len(search.levels) - 1
+            reason = f"none of the {tried} levels tried, of {levels} others, was faster; {search.reason}"
+        return Validation(q0, True, None, reason)
     comparison = measure_paired(lambda: run(q0), lambda: run(found), rule)
     if comparison.decision == "better":
         return Validation(

@@ -86,12 +86,22 @@ def serve() -> None:
         elif order.startswith("get_client_list"):
             answer = "\n".join(str(pid) for pid, _ in clients)
         elif order == "quit" or (order.startswith("quit -t") and FAULT != "old"):
+            until = time.monotonic() + int(order.split()[2] if "-t" in order else 0)
+            while any(running(pid) for pid, _ in clients) and time.monotonic() < until:
+                time.sleep(0.02)
             if server:
                 os.kill(server, signal.SIGKILL)
             (PIPE / "control").unlink()
             return
         connection.sendall(answer.encode())
         connection.close()
+
+
+def running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def ask() -> int:

@@ -34,6 +34,9 @@ def body():
 """
 
 
+CLIENT = "import ctypes, os; os.environ.update(daemon.environment()); ctypes.CDLL('libcuda.so.1').cuInit(0)"
+
+
 def gone(mark: str, within_s: float = 8.0) -> bool:
     until = time.monotonic() + within_s
     while mps_guardian.members("", mark):
@@ -88,6 +91,8 @@ def test_an_exception_ends_the_daemon(fake_mps: Path) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param(None, "import os; os._exit(1)\nbody()", marks=pytest.mark.slow),
+        # a client in a call that neither returns nor lets Python run
+        (signal.SIGTERM, f"{CLIENT}; ctypes.PyDLL(None).sleep(60)\nbody()"),
     ],
 )
 def test_a_process_that_ends_in_any_way_takes_its_daemon_along(
@@ -103,6 +108,77 @@ def test_a_process_that_ends_in_any_way_takes_its_daemon_along(
         process.wait(20)
     assert gone(mark)
     assert no_folder(Path(folder))
+    assert mps_guardian.askers(folder) == []
+
+
+def guardians(mark: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark.encode() in words and mps_guardian.__file__.encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_who_ends_everything_by_name_ends_the_daemon_too(fake_mps: Path, number: signal.Signals) -> None:
+    """As `pkill -f rlprof` does: the guardian gets what its owner gets, and is not ended before its work."""
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        daemon = start(owner=owner.pid)
+        (guardian,) = guardians(daemon.mark)
+        os.kill(guardian, number)
+        assert mps_guardian.start_ticks(guardian) is not None
+        owner.send_signal(number)
+        owner.wait()
+    assert gone(daemon.mark)
+    assert no_folder(daemon.folder)
+
+
+def test_a_control_program_that_waits_for_words_does_not_outlive_its_daemon(
+    fake_mps: Path, fake_control: Path
+) -> None:
+    """As where a process was killed that had started one, and another one holds its end of the pipe."""
+    daemon = start()
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe)}
+    with subprocess.Popen([fake_control], stdin=subprocess.PIPE, env=environment) as waiting:
+        until = time.monotonic() + 5  # it has its name once it has been executed
+        while waiting.pid not in mps_guardian.askers(str(daemon.folder)) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert waiting.pid in mps_guardian.askers(str(daemon.folder))
+        assert waiting.pid not in daemon.processes
+        daemon.stop()
+        assert waiting.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_an_owner_that_is_killed_while_it_asks_a_daemon_that_hangs_leaves_nothing(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps_guardian, "ASKED_S", 0.4)
+    monkeypatch.setattr(mps_guardian, "CLIENTS_S", 0)
+    daemon = start()
+    for process in daemon.processes:
+        os.kill(process, signal.SIGSTOP)
+    code = "import sys\nfrom rlprof.overlap.quota.mps_guardian import tell\ntell(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, daemon.binary, str(daemon.pipe), "get_server_list"]
+    with subprocess.Popen(command) as owner:
+        ticks = mps_guardian.start_ticks(owner.pid)
+        assert ticks is not None
+        until = time.monotonic() + 10
+        # the daemon's own processes are there too
+        while len(mps_guardian.askers(str(daemon.folder))) < 1 + len(daemon.processes):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        owner.kill()
+        owner.wait()
+    me = (owner.pid, ticks)
+    mps_guardian.guard(me, me, daemon.binary, str(daemon.folder), daemon.mark)
+    assert not daemon.alive
+    assert mps_guardian.askers(str(daemon.folder)) == []
+    assert not daemon.folder.exists()
 
 
 def test_a_daemon_that_is_started_for_good_is_found_used_and_stopped(fake_mps: Path) -> None:
@@ -118,7 +194,10 @@ def test_a_daemon_that_is_started_for_good_is_found_used_and_stopped(fake_mps: P
     assert daemons() == []
 
 
-def test_clients_at_work_are_not_cut_off_unless_that_is_wanted(fake_mps: Path) -> None:
+def test_clients_at_work_are_not_cut_off_unless_that_is_wanted(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps_guardian, "CLIENTS_S", 0)  # they are given no time to finish
     daemon = start()
     code = "import ctypes, time; ctypes.CDLL('libcuda.so.1').cuInit(0); print(1, flush=True); time.sleep(60)"
     environment = {**os.environ, **daemon.environment()}

@@ -45,6 +45,22 @@ def test_a_gain_below_the_least_is_not_worth_a_quota() -> None:
     assert not validate(found(3), lambda level: 10.0 if level == LEVELS[4] else 9.0, rule).kept
 
 
+def test_a_search_that_was_cut_short_does_not_speak_for_the_levels_it_did_not_try() -> None:
+    asked: list[None] = []
+
+    def spent() -> bool:
+        asked.append(None)
+        return len(asked) > 1
+
+    search = quota_search(LEVELS, lambda level: 6.0 - level.setting, spent=spent)
+    answer = validate(search, lambda _level: pytest.fail("was run"))
+    assert answer.kept
+    assert answer.reason.startswith(
+        "none of the 1 levels tried, of 4 others, was faster; the budget was spent"
+    )
+    assert validate(found(5), lambda _level: 0.0).reason == "no other level was faster in local trials"
+
+
 def test_where_the_search_found_nothing_nothing_is_run() -> None:
     answer = validate(found(5), lambda _level: pytest.fail("was run"))
     assert (answer.chosen, answer.kept, answer.comparison) == (LEVELS[4], True, None)
