@@ -401,7 +401,7 @@ def main() -> None:
     add("--seconds", type=float, default=480.0)
     add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
     add("--optimise-seconds", type=float, default=300.0)
-    add("--optimise-share", type=float, default=0.45, help="of the time left")
+    add("--optimise-share", type=float, default=0.6, help="of the time left")
     add("--rounds", type=int, default=2)
     add("--targets", type=int, default=2)
     add("--alternatives", type=int, default=2)

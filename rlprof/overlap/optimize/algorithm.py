@@ -145,6 +145,8 @@ class Optimization:
         Estimates of durations by batch size.
     total : PairedComparison or None
         Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
+    intact : bool
+        The program is as training left it; otherwise go on from a checkpoint.
     """
 
     native: CallGraph
@@ -158,6 +160,7 @@ class Optimization:
     stopped: bool
     batch_times: BatchTimes
     total: PairedComparison | None = None
+    intact: bool = True
 
     @property
     def net_overhead_s(self) -> float:
@@ -244,7 +247,7 @@ class _Run:
         self._warm: Trial | None = None
 
     def run(self) -> Optimization:
-        stopped = False
+        stopped, intact = False, True
         self.log.add(
             "started",
             region=self.native.region,
@@ -260,6 +263,10 @@ class _Run:
             ended, stopped = f"the budget of {self.options.budget_s:g} s is spent", True
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
+        except RestoreError as error:
+            if not _interrupted(error):
+                raise
+            ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
         self.log.add(
             "ended", reason=ended, stopped=stopped, graph=self.graph.hash, steps=[str(s) for s in self.steps]
         )
@@ -275,6 +282,7 @@ class _Run:
             stopped=stopped,
             batch_times=self.times,
             total=total or self._only_round(),
+            intact=intact,
         )
 
     def _only_round(self) -> PairedComparison | None:
@@ -575,6 +583,17 @@ class _Run:
     def _check_budget(self) -> None:
         if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
             raise _Spent
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of an interrupt."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -> bool:

@@ -69,11 +69,15 @@ class Counter:
 
     def __init__(self, trainer: Trainer, first: int = 0) -> None:
         self.trainer, self.step = trainer, first
+        #: No iteration was begun and not finished.
+        self.whole = True
 
     def __call__(self) -> dict[str, Any]:
         """One iteration."""
+        self.whole = False
         result = self.trainer.iteration(GlobalStep(self.step))
         self.step += 1
+        self.whole = True
         return result
 
 

@@ -148,7 +148,10 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
         quotas = find_quotas(request, here, found, say)
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
-        checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
+        if found.intact and here.counter.whole:
+            checkpoint.save(out / checkpoint.NAME, here.trainer, request.config.to_dict(), here.iterations)
+        else:
+            say("no checkpoint: it was interrupted inside of an iteration, or a trial")
         trained = here.iterations
     made = document(found, log.entries, {**facts, "iterations": trained})
     write_json(out / RESULT, made)
@@ -167,7 +170,7 @@ def find_quotas(request: Request, here: Embodied, found: Optimization, say: Call
         return Quotas(None, reason)
     if PIPE not in os.environ:
         return Quotas(None, "no MPS daemon: start one with rlprof mps start, and optimise in its environment")
-    if found.stopped or not found.steps:
+    if found.stopped or not found.steps or not here.counter.whole:
         return Quotas(None, "there is no graph in which branches overlap")
     gpu = int(config.device.partition(":")[2] or 0)
     say("searching the simulator's share of the SMs")

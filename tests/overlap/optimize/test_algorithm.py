@@ -19,6 +19,7 @@ from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.store import Store
+from rlprof.taskgraph.errors import RestoreError
 from rlprof.unavailable import Unavailable
 
 EPOCH = "iteration/rollout/epoch"
@@ -192,6 +193,31 @@ def test_a_comparison_that_cannot_be_prepared_is_told() -> None:
     log = DecisionLog()
     assert not optimize(Unprepared(program.graph, program.model), log=log).steps
     assert "cannot be prepared: a trial would change LOG" in log.text()
+
+
+class Lost(SimulatedWorkload):
+    """Ctrl-C in a trial, after which a simulator does not answer."""
+
+    error: type[BaseException] = KeyboardInterrupt
+
+    @contextmanager
+    def prepared(self, comparison, graphs):
+        try:
+            raise self.error
+        except BaseException:
+            raise RestoreError("state of ENV is not what it was before the trial") from None
+        yield
+
+
+def test_an_interrupt_that_costs_the_state_says_so_and_a_failure_is_one() -> None:
+    program = make(1)
+    found = optimize(Lost(program.graph, program.model))
+    assert (found.stopped, found.intact) == (True, False)
+    assert "could not be put back" in found.ended
+    failing = Lost(program.graph, program.model)
+    failing.error = ValueError
+    with pytest.raises(RestoreError):
+        optimize(failing)
 
 
 def test_what_does_not_fit_is_not_tried() -> None:
