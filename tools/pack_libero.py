@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pack what a few LIBERO tasks touch into one archive, for a machine that reaches no package index.
 
-Usage: VENV/bin/python tools/pack_libero.py OUT.tar.xz [--tasks 3]     VENV: of tools/setup_libero.sh
+Usage: VENV/bin/python tools/pack_libero.py OUT.tar.xz [--tasks 10]     VENV: of tools/setup_libero.sh
 
 Packed: code of LIBERO and robosuite, the meshes, textures and initial states that the tasks open, MuJoCo,
 small Python packages, and on Debian or Ubuntu the loaders of GL (`apt-get download`). The other machine has
@@ -108,7 +108,7 @@ def main() -> None:
     """Pack."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tasks", type=int, default=3, help="the first tasks of libero_spatial")
+    parser.add_argument("--tasks", type=int, default=10, help="the first tasks of libero_spatial")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     sys.addaudithook(_watch)

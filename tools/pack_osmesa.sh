@@ -12,7 +12,7 @@ mkdir "$work"/{deb,root,osmesa}
 
 # whatever apt says that libosmesa6 links, less the C library, the compiler's runtime and what every machine has
 packages=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
-  --no-enhances libosmesa6 | grep '^[a-z]' | grep -vE '^(libc6|gcc-.*-base|libgcc-s1|libcrypt1|zlib1g|libzstd1|libgcc1|debconf.*|cdebconf.*)$' | sort -u)
+  --no-enhances libosmesa6 | grep '^[a-z]' | grep -vE '^(libc6|gcc-.*-base|libgcc-s1|libstdc\+\+6|libcrypt1|zlib1g|libzstd1|libgcc1|debconf.*|cdebconf.*)$' | sort -u)
 ( cd "$work/deb" && for p in $packages; do apt-get download -qq "$p" 2> /dev/null || echo "pack_osmesa: no $p" >&2; done )
 ls "$work"/deb/libosmesa6_*.deb > /dev/null 2>&1 || die "cannot download libosmesa6"
 for deb in "$work"/deb/*.deb; do dpkg-deb -x "$deb" "$work/root"; done

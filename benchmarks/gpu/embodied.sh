@@ -4,7 +4,7 @@
 # Usage: embodied.sh OUT [SIMULATOR]   SIMULATOR: mujoco_arm (default), libero, mujoco_warp
 # What the machine lacks lies in folders of the repository: .whl (wheels for all), .gl (loaders of GL), and by simulator
 #   .mujoco_arm  wheels of mujoco-core and PyOpenGL
-#   .libero      libero.tar.xz of tools/pack_libero.py (osmesa.tar.xz of tools/pack_osmesa.sh)
+#   .libero      libero.tar.xz of tools/pack_libero.py
 #   .warp        parts of tools/pack_warp.py; those of an earlier call on the same machine are kept
 # Environment: SECONDS_IN_ALL (530) ends it; STEPS ("selftest run"; also solo: the solo measurements alone, without MPS,
 # SOLO_SECONDS (90) of the time; mps_solo: the same under an MPS daemon, MPS_SECONDS (100) of the time); PARTS (solo,schedules; also async); ROUNDS (5 counted
