@@ -183,7 +183,6 @@ def choose_targets(
     lost = frozenset(rows.filter("mostly_cut").select("node", "process").iter_rows())
     cells = rows.select("node", "process", "tier", "excluded", "eligible", "inside", "rank").rows()
     excluded = frozenset((n, p) for n, p, _, x, *_ in cells if x)
-    kept = (Ranked(n, p, *rest) for n, p, *rest in cells if (n, p) not in lost)
-    # what is lost still tells what lies in a node
-    others = (Ranked(n, p, *rest[:-1], None) for n, p, *rest in cells if (n, p) in lost)
-    return excluded, choose((*kept, *others), None if found is None else found.name, most)
+    # what is lost is no target, and still tells what lies in a node
+    nodes = (Ranked._make(c) if (c[0], c[1]) not in lost else Ranked._make((*c[:-1], None)) for c in cells)
+    return excluded, choose(nodes, None if found is None else found.name, most)
