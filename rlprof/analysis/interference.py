@@ -37,7 +37,7 @@ class Interference:
     Parameters
     ----------
     factors : mapping of (str, str) to float
-        By (node, other): while `other` runs, `node` gets on at the rate 1 over the factor, which is at least 1.
+        By (node, other), at least 1: while `other` runs, `node` gets on at the rate 1 over the factor.
     alone_s : mapping of (str, int) to float
         Median duration with nothing beside it, by node and size.
     calls : mapping of (str, str) to int
