@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rlprof.reproduce.compare import Compared
 
 OURS, PAPER = "rlprof", "paper"
+#: Longest label of a legend, in pixels.
+LABEL = 420
 
 
 def _colour(groups: Sequence[str]) -> Any:
@@ -90,7 +92,9 @@ def bars_chart(
         "x": alt.X(f"{category}:N", sort=categories, title=None, axis=_wrapped(alt)),
         "xOffset": alt.XOffset(f"{group}:N", sort=groups),
         "y": alt.Y(f"{value}:Q", title=value_title, axis=alt.Axis(format=form, tickCount=4)),
-        "color": alt.Color(f"{group}:N", title=None, scale=_colour(groups), legend=alt.Legend(orient="top")),
+        "color": alt.Color(
+            f"{group}:N", title=None, scale=_colour(groups), legend=alt.Legend(orient="top", labelLimit=LABEL)
+        ),
         "tooltip": [f"{category}:N", f"{group}:N", alt.Tooltip(f"{value}:Q", format=".4g")],
     }
     if fits is not None:
@@ -158,10 +162,11 @@ def lines_chart(
     groups = rows[group].unique(maintain_order=True).to_list()
     axis = alt.Axis(values=list(x_values), format="~g") if x_values else alt.Axis(format="~g", tickCount=6)
     mark: dict[str, Any] = {"interpolate": "step-after"} if step else {"point": True}
+    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, labelLimit=LABEL)
     encoding = {
         "x": alt.X(f"{x}:Q", scale=alt.Scale(type=x_scale, nice=False), title=x_title, axis=axis),
         "y": alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=zero), axis=alt.Axis(format=form)),
-        "color": alt.Color(f"{group}:N", title=None, scale=_colour(groups)),
+        "color": alt.Color(f"{group}:N", title=None, scale=_colour(groups), legend=legend),
         "tooltip": [
             f"{group}:N",
             alt.Tooltip(f"{x}:Q", format=".4g"),
