@@ -36,7 +36,7 @@ class OthersLoad:
         while not self._ended.wait(2.0):
             now_busy, now_own, now = *self._look(), time.monotonic()
             span = (now - at) * cores
-            self.shares.append(max(0.0, (now_busy - busy - (now_own - own)) / span))
+            self.shares.append(min(1.0, max(0.0, (now_busy - busy - (now_own - own)) / span)))
             busy, own, at = now_busy, now_own, now
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rlprof.overlap.optimize.algorithm import Optimization, Options, Round, optimize
+from rlprof.overlap.optimize.algorithm import optimize
+from rlprof.overlap.optimize.options import Options
+from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.steps import Step, apply, derive
 from rlprof.overlap.optimize.workload import Measurement, Profile, Workload
 

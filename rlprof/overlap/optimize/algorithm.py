@@ -7,179 +7,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison, Rule, compare, measure_paired
-from rlprof.errors import RlprofError, UsageError
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
 from rlprof.overlap.memory import peak_memory_bytes
 from rlprof.overlap.optimize.combine import Combination, Item, combine
-from rlprof.overlap.optimize.comparison import ITERATIONS, Comparison, affected, comparison
+from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.options import Options, faster
+from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.search import Candidate, Found, search
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
-from rlprof.overlap.optimize.windows import TAU_ABS_S, TAU_REL_FRAC, Window, ranked, targets
+from rlprof.overlap.optimize.windows import Window, ranked, targets
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
 from rlprof.taskgraph.errors import RestoreError
 from rlprof.unavailable import Unavailable
-
-
-@dataclass(frozen=True)
-class Options:
-    """Inputs of the algorithm beside the program.
-
-    Parameters
-    ----------
-    targets, alternatives, rounds : int
-        K, L and R. The paper has K = 3 and R = 2.
-    epsilon : float
-        A round ends the search if it gains less than this share of the iteration.
-    tau_abs_s, tau_rel_frac : float
-        Least time of a window in an iteration: the smaller of the two.
-    groups : tuple of int
-        Numbers of parts to try.
-    iterations : int
-        Of a loop in a comparison.
-    outer_iterations : int or None
-        Of a loop that has a loop of several workers inside, which fills and drains; None: as `iterations`.
-    warm_up : bool
-        Run each form of a comparison once before it is measured.
-    local : Rule
-        When a local comparison ends.
-    validation : Rule
-        When a comparison of complete iterations ends; what must be gained is `epsilon`. With fewer pairs
-        than a decision needs, medians alone decide, as in the paper.
-    combinations : int
-        How many combinations are validated in a round before it is given up.
-    budget_s : float or None
-        No measurement is begun after so long.
-    memory_bytes : float or None
-        M; None: memory is not looked at.
-
-    Raises
-    ------
-    UsageError
-        If a number is out of range.
-    """
-
-    targets: int = 3
-    alternatives: int = 2
-    rounds: int = 2
-    epsilon: float = 0.01
-    tau_abs_s: float = TAU_ABS_S
-    tau_rel_frac: float = TAU_REL_FRAC
-    groups: tuple[int, ...] = (2,)
-    warm_up: bool = True
-    iterations: int = ITERATIONS
-    outer_iterations: int | None = None
-    local: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=9))
-    validation: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=8))
-    combinations: int = 1
-    budget_s: float | None = None
-    memory_bytes: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("targets", "alternatives", "rounds", "iterations", "combinations"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}", hint="give a number from 1 on")
-        if not 0 < self.epsilon < 1:
-            raise UsageError(f"epsilon is {self.epsilon}", hint="give a share between 0 and 1")
-        if not self.groups or min(self.groups) < 2:
-            raise UsageError(f"groups are {self.groups}", hint="give numbers from 2 on")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options as a JSON document."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round.
-
-    Parameters
-    ----------
-    profile : Profile
-        Of the graph at its start.
-    before, after : CallGraph
-        The graph at its start and at its end; equal if nothing was accepted.
-    validation : PairedComparison or None
-        Of complete iterations; None: there was nothing to validate.
-    """
-
-    profile: Profile
-    before: CallGraph
-    after: CallGraph
-    validation: PairedComparison | None
-
-    @property
-    def accepted(self) -> bool:
-        """A graph was accepted."""
-        return self.after is not self.before
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """What came out.
-
-    Parameters
-    ----------
-    native, graph : CallGraph
-        Before and after.
-    steps : tuple of Step
-        From one to the other.
-    rounds : tuple of Round
-        Those that were finished.
-    iterations : tuple of (str, Measurement)
-        All complete iterations that were trained here, with the hash of their graph.
-    total_s, retained_s : float
-        Wall time, and what of it was training that goes on.
-    ended : str
-        Why it ended.
-    stopped : bool
-        It was interrupted or its budget was spent: another call with the same store goes on.
-    batch_times : BatchTimes
-        Estimates of durations by batch size.
-    total : PairedComparison or None
-        Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
-    intact : bool
-        The program is as training left it; otherwise go on from a checkpoint.
-    """
-
-    native: CallGraph
-    graph: CallGraph
-    steps: tuple[Step, ...]
-    rounds: tuple[Round, ...]
-    iterations: tuple[tuple[str, Measurement], ...]
-    total_s: float
-    retained_s: float
-    ended: str
-    stopped: bool
-    batch_times: BatchTimes
-    total: PairedComparison | None = None
-    intact: bool = True
-
-    @property
-    def net_overhead_s(self) -> float:
-        """What the optimisation cost beside training."""
-        return max(0.0, self.total_s - self.retained_s)
-
-    @property
-    def gain_s(self) -> float:
-        """Gain in an iteration, in seconds; where it was not measured, the accepted rounds' together."""
-        if self.total is not None:
-            return self.total.gain_s
-        return sum(r.validation.gain_s for r in self.rounds if r.accepted and r.validation is not None)
-
-    @property
-    def paid_back_after(self) -> float | Unavailable:
-        """Iterations after which the net overhead has been gained."""
-        if self.gain_s <= 0:
-            return Unavailable("nothing was gained")
-        return self.net_overhead_s / self.gain_s
 
 
 class _Spent(Exception):
@@ -594,25 +442,6 @@ def _interrupted(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__context__
     return False
-
-
-def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -> bool:
-    """Whether a candidate is faster than its reference.
-
-    Parameters
-    ----------
-    result : PairedComparison
-        What was measured.
-    rule : Rule
-        With it. Where it allows fewer pairs than a decision needs, the medians decide, as in the paper, and
-        the candidate must have won every pair.
-    least_gain_frac : float
-        eps.
-    """
-    if rule.least_pairs is not None and rule.least_pairs <= rule.most_pairs:
-        return result.decision == "better"
-    won = all(candidate < reference for reference, candidate in result.pairs)
-    return won and result.candidate.median_s < (1 - least_gain_frac) * result.reference.median_s
 
 
 def _from_document(document: Mapping[str, Any], rule: Rule) -> PairedComparison:

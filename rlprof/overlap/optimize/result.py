@@ -7,8 +7,8 @@ from typing import Any
 
 from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
-from rlprof.overlap.optimize.algorithm import Optimization
 from rlprof.overlap.optimize.log import Entry
+from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 

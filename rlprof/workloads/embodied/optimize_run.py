@@ -12,9 +12,11 @@ from typing import Any
 import rlprof
 from rlprof.analysis.trials import Rule
 from rlprof.errors import OutputError
-from rlprof.overlap.optimize.algorithm import Optimization, Options, optimize
+from rlprof.overlap.optimize.algorithm import optimize
 from rlprof.overlap.optimize.graph_file import GraphFile, write_json
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.options import Options
+from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels

@@ -1,0 +1,98 @@
+"""What the algorithm is given beside the program, and when a measurement counts as faster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlprof.analysis.trials import PairedComparison, Rule
+from rlprof.errors import UsageError
+from rlprof.overlap.optimize.comparison import ITERATIONS
+from rlprof.overlap.optimize.windows import TAU_ABS_S, TAU_REL_FRAC
+
+
+@dataclass(frozen=True)
+class Options:
+    """Inputs of the algorithm beside the program.
+
+    Parameters
+    ----------
+    targets, alternatives, rounds : int
+        K, L and R. The paper has K = 3 and R = 2.
+    epsilon : float
+        A round ends the search if it gains less than this share of the iteration.
+    tau_abs_s, tau_rel_frac : float
+        Least time of a window in an iteration: the smaller of the two.
+    groups : tuple of int
+        Numbers of parts to try.
+    iterations : int
+        Of a loop in a comparison.
+    outer_iterations : int or None
+        Of a loop that has a loop of several workers inside, which fills and drains; None: as `iterations`.
+    warm_up : bool
+        Run each form of a comparison once before it is measured.
+    local : Rule
+        When a local comparison ends.
+    validation : Rule
+        When a comparison of complete iterations ends; what must be gained is `epsilon`. With fewer pairs
+        than a decision needs, medians alone decide, as in the paper.
+    combinations : int
+        How many combinations are validated in a round before it is given up.
+    budget_s : float or None
+        No measurement is begun after so long.
+    memory_bytes : float or None
+        M; None: memory is not looked at.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of range.
+    """
+
+    targets: int = 3
+    alternatives: int = 2
+    rounds: int = 2
+    epsilon: float = 0.01
+    tau_abs_s: float = TAU_ABS_S
+    tau_rel_frac: float = TAU_REL_FRAC
+    groups: tuple[int, ...] = (2,)
+    warm_up: bool = True
+    iterations: int = ITERATIONS
+    outer_iterations: int | None = None
+    local: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=9))
+    validation: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=8))
+    combinations: int = 1
+    budget_s: float | None = None
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "alternatives", "rounds", "iterations", "combinations"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}", hint="give a number from 1 on")
+        if not 0 < self.epsilon < 1:
+            raise UsageError(f"epsilon is {self.epsilon}", hint="give a share between 0 and 1")
+        if not self.groups or min(self.groups) < 2:
+            raise UsageError(f"groups are {self.groups}", hint="give numbers from 2 on")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as a JSON document."""
+        return asdict(self)
+
+
+def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -> bool:
+    """Whether a candidate is faster than its reference.
+
+    Parameters
+    ----------
+    result : PairedComparison
+        What was measured.
+    rule : Rule
+        With it. Where it allows fewer pairs than a decision needs, the medians decide, as in the paper, and
+        the candidate must have won every pair.
+    least_gain_frac : float
+        eps.
+    """
+    if rule.least_pairs is not None and rule.least_pairs <= rule.most_pairs:
+        return result.decision == "better"
+    won = all(candidate < reference for reference, candidate in result.pairs)
+    return won and result.candidate.median_s < (1 - least_gain_frac) * result.reference.median_s

@@ -1,0 +1,98 @@
+"""What comes out of an optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlprof.analysis.batch_time import BatchTimes
+from rlprof.analysis.trials import PairedComparison
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.optimize.steps import Step
+from rlprof.overlap.optimize.workload import Measurement, Profile
+from rlprof.unavailable import Unavailable
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of the graph at its start.
+    before, after : CallGraph
+        The graph at its start and at its end; equal if nothing was accepted.
+    validation : PairedComparison or None
+        Of complete iterations; None: there was nothing to validate.
+    """
+
+    profile: Profile
+    before: CallGraph
+    after: CallGraph
+    validation: PairedComparison | None
+
+    @property
+    def accepted(self) -> bool:
+        """A graph was accepted."""
+        return self.after is not self.before
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """What came out.
+
+    Parameters
+    ----------
+    native, graph : CallGraph
+        Before and after.
+    steps : tuple of Step
+        From one to the other.
+    rounds : tuple of Round
+        Those that were finished.
+    iterations : tuple of (str, Measurement)
+        All complete iterations that were trained here, with the hash of their graph.
+    total_s, retained_s : float
+        Wall time, and what of it was training that goes on.
+    ended : str
+        Why it ended.
+    stopped : bool
+        It was interrupted or its budget was spent: another call with the same store goes on.
+    batch_times : BatchTimes
+        Estimates of durations by batch size.
+    total : PairedComparison or None
+        Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
+    intact : bool
+        The program is as training left it; otherwise go on from a checkpoint.
+    """
+
+    native: CallGraph
+    graph: CallGraph
+    steps: tuple[Step, ...]
+    rounds: tuple[Round, ...]
+    iterations: tuple[tuple[str, Measurement], ...]
+    total_s: float
+    retained_s: float
+    ended: str
+    stopped: bool
+    batch_times: BatchTimes
+    total: PairedComparison | None = None
+    intact: bool = True
+
+    @property
+    def net_overhead_s(self) -> float:
+        """What the optimisation cost beside training."""
+        return max(0.0, self.total_s - self.retained_s)
+
+    @property
+    def gain_s(self) -> float:
+        """Gain in an iteration, in seconds; where it was not measured, the accepted rounds' together."""
+        if self.total is not None:
+            return self.total.gain_s
+        return sum(r.validation.gain_s for r in self.rounds if r.accepted and r.validation is not None)
+
+    @property
+    def paid_back_after(self) -> float | Unavailable:
+        """Iterations after which the net overhead has been gained."""
+        if self.gain_s <= 0:
+            return Unavailable("nothing was gained")
+        return self.net_overhead_s / self.gain_s
