@@ -24,8 +24,8 @@ class CallRecord:
     output: Raw | None = None
     #: Arrays in its arguments.
     arrays: Sequence[Known] = ()
-    #: Containers in its arguments that can be changed, with the identities of their items.
-    containers: Sequence[tuple[Raw, tuple[int, ...]]] = ()
+    #: Containers in its arguments that can be changed, with their items.
+    containers: Sequence[tuple[Raw, tuple[Any, ...]]] = ()
     accesses: tuple[tuple[Cell, Mode], ...] = ()
     batch_size: int | None = None
     modes: TorchModes | None = None

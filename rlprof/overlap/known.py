@@ -88,8 +88,8 @@ class Known:
 
     # slots: one that had a dict of its own would cost twice as much to make
     __slots__ = (
-        "arrays", "external", "has_inner", "items", "maker", "memory", "obj", "path", "places", "record",
-        "stamp", "stamped_at", "view",
+        "arrays", "external", "has_inner", "held", "items", "keys", "maker", "memory", "obj", "path",
+        "places", "record", "stamp", "stamped_at", "view",
     )  # fmt: skip
 
     def __init__(self, obj: Any, record: CallRecord | None, path: Path = (), external: bool = False) -> None:
@@ -101,8 +101,11 @@ class Known:
         self.places: tuple[Path, ...] = ()
         #: Part of the array that the other fields describe.
         self.view: View | None = None
-        #: Identities of the items when it was returned, for a container.
-        self.items: tuple[int, ...] | None = None
+        #: Items of a container, as they were when it was returned, kept alive; and their keys.
+        self.held: tuple[Any, ...] = ()
+        self.keys: tuple[Key, ...] = ()
+        #: The same, or what the last call made of them that changed the container in place.
+        self.items: tuple[Any, ...] | None = None
         #: Other containers are among them.
         self.has_inner = False
         #: The call around other calls whose own code made it, and where in its output, if anybody asks.

@@ -8,6 +8,7 @@ not known is settled when all runs are there: the same in each is a constant.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,11 +123,11 @@ class Lineage:
 
     # containers that are changed in place ------------------------------------------------------------------
 
-    def containers(self, raw: Raw, depth: int = 0) -> Iterator[tuple[Raw, tuple[int, ...]]]:
-        """Yield the containers in a value that can be changed, with the identities of their items."""
+    def containers(self, raw: Raw, depth: int = 0) -> Iterator[tuple[Raw, tuple[Any, ...]]]:
+        """Yield the containers in a value that can be changed, with their items."""
         if isinstance(raw, RawPack):
             if can_change(raw.whole):
-                yield raw, ids_of(raw.whole) or ()
+                yield raw, items_of(raw.whole) or ()
             for item in raw.items:
                 yield from self.containers(item, depth + 1)
         elif raw.items is not None:
@@ -135,7 +136,8 @@ class Lineage:
             parts = take_apart(raw.obj) if raw.has_inner else None
             for item in () if parts is None else parts.items:
                 inner = self.table.get(id(item))
-                if inner is not None and inner.items is not None and depth < DEEPEST:
+                is_known = inner is not None and inner.obj is item and inner.items is not None
+                if inner is not None and is_known and depth < DEEPEST:
                     yield from self.containers(inner, depth + 1)
 
     def container_track(self, known: Known) -> MemoryTrack:
@@ -153,7 +155,7 @@ class Lineage:
     def changed_arguments(self) -> Iterator[Known]:
         """Yield containers in the region's arguments that are not as they were, and no call did it."""
         for known in self._given:
-            if ids_of(known.obj) != known.items:
+            if not are_same(items_of(known.obj), known.items):
                 yield known
 
     # values that reach a call ------------------------------------------------------------------------------
@@ -162,6 +164,8 @@ class Lineage:
         """Return where a value comes from, and add the arrays in it to `arrays`."""
         known = self.table.get(id(value))
         if known is not None:
+            if known.obj is not value:
+                return self._leaf(known, value)
             if known.memory is not None:
                 if known.memory is FRESH:
                     self.place_fresh(known)
@@ -169,7 +173,7 @@ class Lineage:
                 return known
             if known.items is None:
                 return known
-            if known.items == ids_of(value):
+            if are_same(known.items, items_of(value)):
                 for array in known.arrays:
                     if array.memory is FRESH:
                         self.place_fresh(array)
@@ -193,6 +197,15 @@ class Lineage:
             return known
         items = [self.resolve(item, arrays, depth + 1) for item in parts.items]
         return RawPack(parts.kind, parts.keys, items, value)
+
+    def _leaf(self, container: Known, number: float) -> Known:
+        """Make a number known that lies in a known container, when somebody is given it."""
+        for place in range(len(container.held) - 1, -1, -1):
+            if container.held[place] is number:
+                path = (*container.path, container.keys[place])
+                break
+        made = self.table[id(number)] = Known(number, container.record, path, container.external)
+        return made
 
     def _follows(self, value: Any) -> bool:
         return id(value) not in self.components and is_followed(value)
@@ -350,15 +363,15 @@ class Lineage:
         kind, keys, held = parts
         if record is not None and keys:
             self._layouts += (record, path, keys)
-        items: list[Raw] = []
+        items: list[Raw | None] = []
         arrays: list[Known] = []
         table = self.table
-        is_whole, has_inner = True, False
+        is_whole, has_inner, has_numbers = True, False, False
         for key, item in zip(keys, held):  # noqa: B905  (as many keys as items)
             # numbers and new arrays, as `_enter` does it, in fewer steps
             if type(item) is float:
-                number = table[id(item)] = Known(item, record, (*path, key), external)
-                items.append(number)
+                items.append(None)
+                has_numbers = True
                 continue
             if (
                 type(item) is np.ndarray
@@ -381,9 +394,18 @@ class Lineage:
                 has_inner = True
                 arrays += raw.arrays
         if not is_whole:
-            return RawPack(kind, keys, items, value)
+            for place, known in enumerate(items):
+                if known is None:
+                    number = Known(held[place], record, (*path, keys[place]), external)
+                    items[place] = table[id(held[place])] = number
+            return RawPack(kind, keys, items, value)  # type: ignore[arg-type]
         made = Known(value, record, path, external)
-        made.items = tuple(map(id, held))
+        made.items = made.held = held
+        made.keys = keys
+        if has_numbers:
+            for item in held:
+                if type(item) is float:
+                    table[id(item)] = made  # whoever is given it asks `_leaf` where it lies
         made.has_inner = has_inner
         if arrays:
             made.arrays = tuple(arrays)
@@ -446,9 +468,16 @@ def _threes(row: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
     return zip(items, items, items, strict=True)
 
 
-def ids_of(container: Any) -> tuple[int, ...] | None:
-    """Return the identities of the items of a container; None if it is none any more."""
+def items_of(container: Any) -> tuple[Any, ...] | None:
+    """Return the items of a container; None if it is none any more."""
     if type(container) is list or type(container) is tuple:
-        return tuple(map(id, container))
+        return tuple(container)
     parts = take_apart(container)
-    return None if parts is None else tuple(map(id, parts.items))
+    return None if parts is None else parts.items
+
+
+def are_same(some: tuple[Any, ...] | None, others: tuple[Any, ...] | None) -> bool:
+    """Whether these are the same objects."""
+    if some is None or others is None:
+        return some is others
+    return len(some) == len(others) and all(map(is_, some, others))

@@ -19,7 +19,7 @@ from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.global_random import GlobalRandom
 from rlprof.overlap.known import Known, Raw, RawPack
-from rlprof.overlap.lineage import Lineage, ids_of, is_followed
+from rlprof.overlap.lineage import Lineage, are_same, is_followed, items_of
 from rlprof.overlap.modes import current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.structures import is_tensor
@@ -186,8 +186,8 @@ class RunTrace:
     def _find_changes(self, record: CallRecord) -> None:
         """Find containers that an innermost call has changed."""
         for raw, before in record.containers:
-            now = ids_of(raw.whole if isinstance(raw, RawPack) else raw.obj) or ()
-            if now == before:
+            now = items_of(raw.whole if isinstance(raw, RawPack) else raw.obj) or ()
+            if are_same(now, before):
                 continue
             if isinstance(raw, RawPack):
                 raw.is_changed = True

@@ -98,6 +98,47 @@ def test_a_part_of_an_output_has_its_path(made: Step, pick: Step, path: tuple[An
     assert argument(r, "use") == Ref("main/make", path)
 
 
+def test_a_number_in_a_container_is_known_wherever_it_lies_and_whatever_becomes_of_the_container() -> None:
+    def make(gain: float) -> Any:
+        number = gain * 2.0
+        return {"a": gain * 3.0, "b": {"c": [gain * 5.0]}, "same": (number, number), "count": 1}
+
+    def main(c: Any, gains: list[float]) -> Any:
+        found = c.make(gains[0])
+        a, deep, same = found["a"], found["b"]["c"][0], found["same"][0]
+        c.clear(found)
+        c.use(a, [deep], {"x": same}, gains[1], found)
+        return a, deep
+
+    r = recorded(
+        main,
+        {"make": make, "clear": lambda found: found.clear(), "use": sink},
+        inputs=lambda n: ([1.5 + n, 2.5 + n],),
+    )
+    assert argument(r, "make") == External((0, 0, 0))
+    assert argument(r, "use") == Ref("main/make", ("a",))
+    assert argument(r, "use", 1) == Pack("list", (0,), (Ref("main/make", ("b", "c", 0)),))
+    assert argument(r, "use", 2) == Pack("dict", ("x",), (Ref("main/make", ("same", 1)),))
+    assert argument(r, "use", 3) == External((0, 0, 1))
+    assert argument(r, "use", 4) == Ref("main/make"), "state, written in place by clear"
+    output = r.runs[0][0].output
+    assert output == Pack("tuple", (0, 1), (Ref("main/make", ("a",)), Ref("main/make", ("b", "c", 0))))
+    assert [mode for _, mode in call(r, "clear").memory] == ["update"]
+
+
+def test_a_number_beside_one_that_is_passed_on_is_new() -> None:
+    def extend(found: list[float]) -> list[float]:
+        return [*found, found[0] * 2.0]
+
+    r = recorded(
+        lambda c, x: c.use(*c.extend(c.make(x))),
+        {"make": lambda x: [x * 3.0], "extend": extend, "use": sink},
+        inputs=lambda n: (1.5 + n,),
+    )
+    assert argument(r, "extend") == Ref("main/make")
+    assert argument(r, "use", 1) == Ref("main/extend", (1,))
+
+
 def test_a_container_is_known_until_glue_changes_it() -> None:
     def main(c: Any) -> None:
         found = c.make()
