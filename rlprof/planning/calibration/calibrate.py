@@ -19,7 +19,8 @@ from rlprof.planning.calibration.estimate import (
 )
 from rlprof.planning.calibration.fit_compute import Bandwidth, Formulas, fit_compute, fit_copies
 from rlprof.planning.calibration.fit_links import LinkFit, fit_link
-from rlprof.planning.calibration.observation import Observation, observe, split_of
+from rlprof.planning.calibration.observation import Observation, alone, observe, split_of
+from rlprof.planning.calibration.predict import predicted_time
 from rlprof.planning.calibration.raw import Machine, Raw
 from rlprof.planning.calibration.sweeps import COLLECTIVES, FITTED, LAUNCHED, REPLAYED, VALIDATED
 from rlprof.planning.cluster import (
@@ -107,7 +108,8 @@ def calibrate(
         If a constant that every hardware file needs was neither measured nor is in the base; says why.
     """
     made = _Making(raw.machine)
-    half = [o for o in observe(raw, *VALIDATED) if operators and split_of(o) == "fit"]
+    seen = [o for o in observe(raw, *VALIDATED) if operators and split_of(o) == "fit"]
+    half = [o for o in seen if alone(o)]
     beside = ("optimizer", "nongemm", *LAUNCHED) if formulas == "extended" else ()
     made.compute([*observe(raw, *FITTED, *beside), *half], bandwidth, formulas, draws, seed)
     made.nongemm(observe(raw, "nongemm"), observe(raw, "norms"), formulas, draws, seed)
@@ -120,7 +122,37 @@ def calibrate(
     )
     if base is None or "reserved_frac" not in base.constants:
         made.given("reserved_frac", RESERVED_FRAC, "RPEG, section 5: share of memory left to the runtime")
-    return made.finish(name, base, gpus_per_node)
+    fitted = made.finish(name, base, gpus_per_node)
+    together = [o for o in seen if not alone(o)]
+    if formulas == "extended" and together and "graph_alpha_frac" not in fitted.estimates:
+        return _with_replayed(fitted, together, raw.machine)
+    return fitted
+
+
+def _with_replayed(fitted: Calibration, together: Sequence[Observation], machine: Machine) -> Calibration:
+    """Add the latency of collectives in replayed graphs, from decode steps of several devices.
+
+    It is what their steps take longer than predicted without any latency.
+    """
+    name, found = "graph_alpha_frac", []
+    for o in together:
+        none, whole = (
+            predicted_time(o, fitted.hardware.with_value(name, frac, "trial"), machine.scalar_bytes).decode_s
+            for frac in (0.0, 1.0)
+        )
+        found.append(max(0.0, (o.parts_s["decode_s"] - none) / (whole - none)))
+    made = _Making(machine)
+    value, samples = float(np.median(found)), sum(o.samples for o in together)
+    estimate = Estimate(value, min(found), max(found), samples, len(found))
+    source = "decode steps of several devices, of the half that is not held out"
+    made.measured(name, estimate, f"rlprof calibrate: {source}", max(o.date for o in together))
+    constants = {**fitted.hardware.constants, **made.constants}
+    return replace(
+        fitted,
+        hardware=replace(fitted.hardware, constants=constants),
+        estimates={**fitted.estimates, **made.estimates},
+        notes=(*fitted.notes, *made.notes),
+    )
 
 
 def replicated_frac(shape: ModelShape) -> float:

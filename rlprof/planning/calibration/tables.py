@@ -87,8 +87,9 @@ def by_part(compared: Sequence[Comparison]) -> dict[str, Accuracy]:
     """Accuracy of all, of each half, of each role in the half that is held out, and of several devices."""
     alone = [c for c in compared if c.tensor == c.data == 1]
     held = [c for c in alone if c.split == "held_out"]
-    parts = {"all": list(compared), "fit half": [c for c in alone if c.split == "fit"], "held out": held}
-    parts["several devices, held out"] = [c for c in compared if c.tensor * c.data > 1]
+    several = [c for c in compared if c.tensor * c.data > 1]
+    parts = {"all": list(compared), "fit half": [c for c in compared if c.split == "fit"], "held out": held}
+    parts["several devices, held out"] = [c for c in several if c.split == "held_out"]
     parts |= {f"held out, {role}": [c for c in held if c.role == role] for role in VALIDATED}
     return {name: accuracy(there) for name, there in parts.items() if there}
 

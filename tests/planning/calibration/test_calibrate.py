@@ -147,10 +147,19 @@ def test_whatever_is_missing_calibrated_means_measured(lost: set[str]) -> None:
         assert c.hardware.constants[name].samples == e.samples > 0
 
 
-def test_estimates_of_a_capture_replace_those_of_the_base() -> None:
+def test_extras_of_a_base_come_only_with_the_rates_that_they_were_fitted_with() -> None:
     base = read_hardware("h200")
+    assert base.value("layer_s") > 0
+    assert made(base=base).hardware.value("layer_s") == 0  # its own rates, with the printed formulas
     found = {"memory_bandwidth": Estimate(4e12, 3.9e12, 4.1e12, 9, 2)}
-    c = with_estimates(base, found, name="x", gpu="NVIDIA H200", date="2026-01-02", source="copies")
+    kept = with_estimates(base, found, name="x", gpu=base.gpu, date="2026-01-02", source="copies")
+    assert kept.value("layer_s") == base.value("layer_s")
+
+
+def test_estimates_of_a_capture_replace_those_of_the_base() -> None:
+    base = read_hardware("h100")
+    found = {"memory_bandwidth": Estimate(4e12, 3.9e12, 4.1e12, 9, 2)}
+    c = with_estimates(base, found, name="x", gpu="NVIDIA H100", date="2026-01-02", source="copies")
     assert c.constants["memory_bandwidth"].status == "calibrated"
     assert c.constants["memory_bandwidth"].error_frac == 0.025
     assert calibrated_names(c.constants) == {"memory_bandwidth"}
