@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.embodied_tables import iterations_table, warp_probe_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
+from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
 
 HERE = Path(__file__).resolve().parent
 
@@ -325,6 +326,10 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/warp_probe": warp_probe_table,
     "gpu/mps": mps_table,
     "gpu/mps_quota": quota_table,
+    "planning/search_speed": speed_table,
+    "planning/stability": stability_table,
+    "planning/large": large_table,
+    "planning/h200_calibration": calibration_table,
     "host_soak": host_soak_table,
     "taskgraph_schedule": taskgraph_schedule_table,
     "trace_overhead": trace_overhead_table,
