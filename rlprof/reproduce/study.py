@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -192,8 +193,7 @@ def _compute(study: Study, out: Path, *, fresh: bool, progress: Progress) -> tup
                 continue
             started, clock = now(), time.monotonic()
             done[case] = _done(case, rows_of(), started, clock)
-            with partial.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(done[case], allow_nan=False) + "\n")
+            _append(partial, json.dumps(done[case], allow_nan=False))
             computed += 1
         progress(study.name, 1.0)
         frame, about = _table(study, done)
@@ -231,14 +231,24 @@ def _table(study: Study, done: Mapping[str, Mapping[str, Any]]) -> tuple[pl.Data
 
 
 def _read_partial(path: Path) -> dict[str, Any]:
-    """Cases that an interrupted computation had done; a line that was cut off is left out."""
+    """Cases that an interrupted computation had done; a line that was cut off or damaged is left out."""
     done: dict[str, Any] = {}
     if not path.exists():
         return done
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:
+            if {"began", "seconds", "rows"} <= entry.keys():
+                done[entry["case"]] = entry
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        done[entry["case"]] = entry
     return done
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line; one that was cut off before it stays a line of its own."""
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
