@@ -54,7 +54,7 @@ def large_table(result: dict[str, Any]) -> str:
         f" {long['tokens_per_s']:,.0f} tokens/s: two idle cores would have given {2 * long['wall_s']:,.0f} s."
         f" Best of all runs: {result['best_of_all_tokens_per_s']:,.0f} tokens/s.",
         "",
-        "| limit s | seeds | CPU s got of two cores | evaluations | behind the long one, each seed | target |",
+        "| limit s | seeds | CPU s got of two cores | evaluations | behind the long one, by seed | target |",
         "|---:|---:|---:|---:|---|---:|",
     ]
     for row in result["short"]:
