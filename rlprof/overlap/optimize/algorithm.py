@@ -21,7 +21,7 @@ from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import Options, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
-from rlprof.overlap.optimize.search import Candidate, Found, search
+from rlprof.overlap.optimize.search import Candidate, Found, Known, search
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.windows import Window, ranked, targets
@@ -93,6 +93,7 @@ class _Run:
         self.times = BatchTimes()
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
+        self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
         stopped, intact = False, True
@@ -210,6 +211,7 @@ class _Run:
             estimate=self.times.share,
             groups=self.options.groups,
             check=self._memory,
+            known=self._derived.setdefault(self.graph.hash, {}),
         )
         kept = found.best(self.options.alternatives, tried, self.dropped)
         self._log_candidates(number, window, found, kept, tried)

@@ -16,6 +16,9 @@ from rlprof.overlap.transforms.common import beside
 #: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
 Estimate = Callable[[str, float], "tuple[float, bool] | None"]
 
+#: What steps make of a graph; a text: why they are refused.
+Known = dict[tuple[Step, ...], "CallGraph | str"]
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -136,6 +139,7 @@ def search(
     estimate: Estimate | None = None,
     groups: Sequence[int] = (2,),
     check: Callable[[CallGraph], str | None] | None = None,
+    known: Known | None = None,
 ) -> Found:
     """Search candidates for a window.
 
@@ -153,12 +157,15 @@ def search(
         Numbers of parts to split into.
     check : callable, optional
         Says why a legal graph cannot be used all the same (memory); None: it can.
+    known : dict, optional
+        What steps make of this graph, or why they are refused; filled, for searches for other windows of it.
 
     Returns
     -------
     Found
     """
-    return _Search(graph, target, durations_s, estimate, tuple(groups), check).run()
+    known = {} if known is None else known
+    return _Search(graph, target, durations_s, estimate, tuple(groups), check, known).run()
 
 
 class _Search:
@@ -170,9 +177,10 @@ class _Search:
         estimate: Estimate | None,
         groups: tuple[int, ...],
         check: Callable[[CallGraph], str | None] | None,
+        known: Known,
     ) -> None:
         self.graph, self.target, self.durations_s = graph, target, durations_s
-        self.estimate, self.groups, self.check = estimate, groups, check
+        self.estimate, self.groups, self.check, self.known = estimate, groups, check, known
         self.candidates: list[Candidate] = []
         self.refused: list[Refused] = []
         self.seen: set[tuple[Step, ...]] = set()
@@ -336,10 +344,14 @@ class _Search:
             return
         self.seen.add(steps)
         name = "; ".join(map(str, steps))
-        try:
-            graph = derive(self.graph, steps)
-        except OverlapError as error:
-            self._refuse(name, error.what)
+        if steps not in self.known:
+            try:
+                self.known[steps] = derive(self.graph, steps)
+            except OverlapError as error:
+                self.known[steps] = error.what
+        graph = self.known[steps]
+        if isinstance(graph, str):
+            self._refuse(name, graph)
             return
         reason = self._useless(graph, partner) or (self.check(graph) if self.check is not None else None)
         if reason is not None:
