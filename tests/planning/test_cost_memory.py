@@ -7,6 +7,7 @@ from pytest import approx  # noqa: PT013
 from rlprof.planning.algorithms import grpo, ppo
 from rlprof.planning.cost_memory import group_memory, operator_memory, same_gpus, shard_parameters
 from rlprof.planning.evaluate import Problem, plan_memory
+from rlprof.planning.options import ModelOptions
 from rlprof.planning.pipeline import Model
 from rlprof.planning.plan import Assignment, Box, Parallelism, Plan
 from rlprof.planning.shapes import SHAPES, ModelShape
@@ -119,3 +120,19 @@ def test_groups_divide_the_gpus(masks: list[int]) -> None:
     for i, mask in enumerate(masks):
         assert sum(g for g, inside in groups if i in inside) == mask  # disjoint, and nothing lost
     assert len({inside for _, inside in groups}) == len(groups)
+
+
+def test_logits_of_the_last_prompt_token_alone() -> None:
+    """By hand: 512 prompts of 128 tokens, one row of logits each, on (8,1,2)."""
+    here = at(0, 16, (8, 1, 2))
+    every = operator_memory("generation", ACTOR, WORK, here)
+    last = operator_memory("generation", ACTOR, WORK, here, ModelOptions(prefill_logits="last"))
+    assert every.activation_bytes == 2 * 64 * 128 * (4096 + 32_000)
+    # now the buffers of a layer are wider: 2 d + 3 d_ff / 2
+    assert last.activation_bytes == 2 * 64 * 128 * (2 * 4096 + 3 * 11_008 / 2)
+    assert last.kv_bytes == every.kv_bytes
+    inference = [
+        operator_memory("inference", ACTOR, WORK, here, options)
+        for options in (None, ModelOptions(prefill_logits="last"))
+    ]
+    assert inference[0] == inference[1]

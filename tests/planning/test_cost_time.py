@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pytest import approx  # noqa: PT013
 
-from rlprof.planning.cluster import LinkRate
+from rlprof.planning.cluster import EXTRA_UNITS, LinkRate
 from rlprof.planning.cost_time import (
     all_gather_s,
     all_reduce_s,
@@ -169,3 +169,56 @@ def test_time_falls_with_faster_hardware(role: str) -> None:
     slow = operator_time(role, ACTOR, WORK, TRAINING, cluster())  # type: ignore[arg-type]
     fast = operator_time(role, ACTOR, WORK, TRAINING, cluster(peak_flops=800e12, memory_bandwidth=6e12))  # type: ignore[arg-type]
     assert fast.total_s < slow.total_s
+
+
+def test_neutral_extras_change_nothing() -> None:
+    """Bitwise: a hardware file that names every extra at its neutral value, and one that has none."""
+    neutral = cluster(**{name: value for name, (_, value) in EXTRA_UNITS.items()})
+    for role, here in (("training", TRAINING), ("generation", GENERATION), ("inference", GENERATION)):
+        assert operator_time(role, ACTOR, WORK, here, neutral) == operator_time(  # type: ignore[arg-type]
+            role,  # type: ignore[arg-type]
+            ACTOR,
+            WORK,
+            here,
+            cluster(),
+        )
+
+
+def test_what_real_machines_need_by_hand() -> None:
+    plain = operator_time("training", ACTOR, WORK, TRAINING, cluster())
+    # (2,4,2), mb 16: 32 / 4 = 8 layers of a stage, 16 microbatches, 4 passes
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(layer_s=10e-6))
+    assert t.main.layers_s == approx(4 * 16 * 8 * 10e-6)
+    assert t.main.bubble_s == approx((plain.main.gemm_s + t.main.layers_s) * 3 / 16)
+    # a vector of 16 sequences of 512 tokens in 8 layers, divided by the tensor ranks; and all logits
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(elementwise_vectors=50))
+    assert t.main.elementwise_s == approx(4 * 16 * 50 * (16 * 512 * 4096 * 8 * 2) / 2 / 3e12)
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(logits_moves=3))
+    assert t.main.elementwise_s == approx(4 * 16 * 3 * (16 * 512 * 32_000 * 2 / 4) / 2 / 3e12)
+    # the host needs 5 ms for each layer and microbatch: a floor
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(training_launch_s=50e-3, launch_s=9.0))
+    assert t.main.gemm_s + t.main.launch_s == approx(16 * 8 * 50e-3)
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(training_launch_s=1e-3))
+    assert t.main.launch_s == 0
+    t = operator_time("training", ACTOR, WORK, TRAINING, cluster(optimizer_bytes=36))
+    assert t.optimizer_s == approx(2 * plain.optimizer_s)
+
+
+def test_what_decode_steps_need_besides_by_hand() -> None:
+    plain = operator_time("generation", ACTOR, WORK, GENERATION, cluster())
+    assert plain.decode is not None
+    # (4,1,2), 128 sequences of a replica, bandwidth-bound: bytes of one step over 3 TB/s, 383 steps
+    kv = 2 * 2 * 128 * (128 + 384 / 2) * 32 * 2048
+    t = operator_time("generation", ACTOR, WORK, GENERATION, cluster(kv_reads_factor=1.5))
+    assert t.decode is not None
+    assert t.decode.gemm_s - plain.decode.gemm_s == approx(383 * 0.5 * kv / 3e12)
+    t = operator_time("generation", ACTOR, WORK, GENERATION, cluster(head_reads_frac=1.0))
+    assert t.decode is not None
+    assert t.decode.gemm_s - plain.decode.gemm_s == approx(383 * 32_000 * 4096 / 2 * 2 / 3e12)
+    # decode steps are replayed: no host, and less latency; the prefill is launched
+    t = operator_time("generation", ACTOR, WORK, GENERATION, cluster(launch_s=1.0, graph_alpha_frac=0.25))
+    assert t.decode is not None
+    assert t.decode.launch_s == 0
+    assert t.main.gemm_s + t.main.launch_s == approx(32 * 1.0)
+    assert plain.decode_tp_s - t.decode_tp_s == approx(383 * 2 * 32 * 2 * 0.75 * 5e-6)
+    assert t.tp_s == plain.tp_s
