@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--local-pairs", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--alternatives", type=int, default=3)
+    parser.add_argument("--targets", type=int, default=3)
     parser.add_argument("--update-epochs", type=int)
     parser.add_argument("--durations", type=Path, help="only measure how long calls take, into this file")
     given = parser.parse_args()
@@ -107,6 +108,7 @@ def main() -> None:
             pairs=given.pairs,
             local_pairs=given.local_pairs,
             rounds=given.rounds,
+            targets=given.targets,
             alternatives=given.alternatives,
         )
         done = optimize_embodied(request, say=lambda line: print(line, flush=True))
