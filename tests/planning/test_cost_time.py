@@ -173,7 +173,7 @@ def test_time_falls_with_faster_hardware(role: str) -> None:
 
 def test_neutral_extras_change_nothing() -> None:
     """Bitwise: a hardware file that names every extra at its neutral value, and one that has none."""
-    neutral = cluster(**{name: value for name, (_, value) in EXTRA_UNITS.items()})
+    neutral = cluster(**{name: value for name, (_, value) in EXTRA_UNITS.items()})  # type: ignore[arg-type]
     for role, here in (("training", TRAINING), ("generation", GENERATION), ("inference", GENERATION)):
         assert operator_time(role, ACTOR, WORK, here, neutral) == operator_time(  # type: ignore[arg-type]
             role,  # type: ignore[arg-type]
