@@ -14,7 +14,7 @@ from rlprof.planning.calibration.calibrate import calibrate
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.observation import split_of
 from rlprof.planning.calibration.predict import hardware_of, predicted_peak_bytes
-from rlprof.planning.calibration.raw import Point
+from rlprof.planning.calibration.raw import Point, read_raw
 from rlprof.planning.calibration.sweeps import validation_points
 from rlprof.planning.calibration.tables import accuracy_document, accuracy_table, by_part, write_comparisons
 from rlprof.planning.calibration.validate import (
@@ -22,7 +22,9 @@ from rlprof.planning.calibration.validate import (
     accuracy,
     compare,
 )
+from rlprof.planning.hardware_file import read_hardware
 from rlprof.unavailable import Unavailable
+from tests.conftest import ROOT
 from tests.planning.calibration.made import TRUE, as_dict, observation, raw
 from tests.planning.made import TINY
 
@@ -126,3 +128,18 @@ def test_every_configuration_is_in_the_files(tmp_path: Path) -> None:
 def test_nothing_to_compare_is_an_error() -> None:
     with pytest.raises(CalibrationError, match="no operator"):
         compare(raw(), hardware_of(TRUE))
+
+
+def test_the_shipped_h200_predicts_what_was_measured_on_h200s() -> None:
+    """On configurations that the fit did not see: the targets, and two GPUs besides."""
+    rows = compare(read_raw(ROOT / "datasets/calibration/h200.raw.jsonl"), read_hardware("h200"))
+    parts = by_part(rows)
+    held = parts["held out"]
+    assert len(rows) >= 60
+    assert held.configurations >= 30
+    assert held.mape <= 0.12
+    assert isinstance(held.spearman, float)
+    assert held.spearman >= 0.99
+    assert isinstance(held.memory_mape, float)
+    assert held.memory_mape <= 0.10
+    assert parts["several devices, held out"].mape <= 0.12
