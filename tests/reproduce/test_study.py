@@ -131,3 +131,18 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         obtain(Counted().study, tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"\xff\xfe\x00", b"3\n", b'{"case": ["a"], "began": "", "seconds": 0, "rows": []}', b'{"ca']
+)
+def test_lines_of_an_interrupted_run_that_are_damaged(tmp_path: Path, damaged: bytes) -> None:
+    counted = Counted()
+    study = counted.study
+    partial = tmp_path / f".{study.file.removesuffix('.csv')}.{study.key}.partial.jsonl"
+    partial.write_bytes(damaged)
+    counted.interrupt = "b"
+    with pytest.raises(KeyboardInterrupt):
+        obtain(study, tmp_path)
+    counted.interrupt = ""
+    assert obtain(study, tmp_path).computed == 2  # a was kept, behind the line that was cut off
