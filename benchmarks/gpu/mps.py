@@ -32,7 +32,7 @@ LIMITS = {
     "probe": 30,
     "life": 60,
     "foreign": 30,
-    "killed": 30,
+    "killed": 55,
     "graphs": 40,
     "counters": 45,
     "egl": 35,
@@ -233,12 +233,21 @@ def quit_theirs() -> None:
 
 
 def killed(facts: Noted) -> None:
-    """Daemons whose process is killed, told to end, or interrupted."""
-    code = (
+    """Daemons whose process is killed, told to end, or interrupted; the last is a client at work itself."""
+    idle = (
         "import sys, time\nfrom rlprof.overlap.quota.daemon import mps\n"
         "with mps() as daemon:\n    print(daemon.folder, flush=True)\n    time.sleep(60)\n"
     )
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+    busy = (
+        "import os, time\nfrom rlprof.overlap.quota.daemon import mps\n"
+        "with mps() as daemon:\n    os.environ.update(daemon.environment())\n    import torch\n"
+        "    x = torch.randn(4096, 4096, device='cuda')\n    torch.cuda.synchronize()\n"
+        "    print(daemon.folder, flush=True)\n    until = time.monotonic() + 60\n"
+        "    while time.monotonic() < until:\n        y = x @ x\n"  # launches until the queue is full
+    )
+    ways = [("SIGKILL", idle), ("SIGTERM", idle), ("SIGINT", idle), ("SIGTERM at work", busy)]
+    for name, code in ways:
+        number = signal.Signals[name.split()[0]]
         with subprocess.Popen(
             [sys.executable, "-c", code], env=environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as process:
@@ -250,7 +259,7 @@ def killed(facts: Noted) -> None:
         began = time.monotonic()
         while (mps_processes() or folder.exists()) and time.monotonic() - began < 15:
             time.sleep(0.05)
-        facts[number.name] = {
+        facts[name] = {
             "processes_before": before,
             "left": mps_processes(),
             "gone_after_s": round(time.monotonic() - began, 2),

@@ -144,13 +144,15 @@ def _make_folder(gpu: Gpu, root: Path) -> Path:
     for old in daemons(root):
         if old.folder != path:
             continue
-        if old.alive:
+        if old.abandoned:
+            old.stop(even_with_clients=True)  # its guardian may be at it, or gone too
+        elif old.alive:
             raise MpsError(
                 f"GPU {gpu.ordinal} has an MPS daemon of rlprof already, started {old.started}",
                 hint="use it, or end it: rlprof mps stop",
             )
         shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+    _make(path)  # again: a guardian may just have removed it
     for name in ("pipe", "log"):
         (path / name).mkdir(mode=0o700, exist_ok=True)
     return path

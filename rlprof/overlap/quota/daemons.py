@@ -26,8 +26,7 @@ from rlprof.overlap.quota.probe import VARIABLE as PERCENTAGE
 
 BINARY = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-#: Describes a daemon, in its folder.
-STATE = "state.json"
+STATE = mps_guardian.STATE
 
 
 def daemons_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -87,6 +86,11 @@ class Daemon:
     def alive(self) -> bool:
         """It has processes."""
         return bool(self.processes)
+
+    @property
+    def abandoned(self) -> bool:
+        """The process for which it runs is gone: it ends at any moment."""
+        return self.owner is not None and mps_guardian.start_ticks(self.owner) != self.owner_ticks
 
     @property
     def processes(self) -> list[int]:
@@ -215,8 +219,8 @@ def is_own(path: Path) -> bool:
 
 
 def running(gpu: Gpu, folder: Path | None = None) -> Daemon | None:
-    """Return rlprof's own daemon of a GPU, if one runs."""
-    return next((d for d in daemons(folder) if d.gpu.uuid == gpu.uuid and d.alive), None)
+    """Return rlprof's own daemon of a GPU, if one runs that is not about to end."""
+    return next((d for d in daemons(folder) if d.gpu.uuid == gpu.uuid and d.alive and not d.abandoned), None)
 
 
 def foreign_daemons(gpu: Gpu | None = None) -> list[Foreign]:

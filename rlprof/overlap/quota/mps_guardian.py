@@ -10,6 +10,7 @@ daemon. It imports nothing of rlprof.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -19,11 +20,15 @@ import time
 
 #: Environment variable that holds the mark of a daemon and of its server.
 VARIABLE = "RLPROF_MPS"
+#: Describes a daemon, in its folder.
+STATE = "state.json"
 #: What the kernel calls control daemons and servers: their names, cut to 15 letters.
 NAME = b"nvidia-cuda-mps"
 #: How long a daemon is asked to end, and told to, before it is killed; and how long its server may take to
 #: let clients finish, in seconds.
 ASKED_S, CLIENTS_S = 10.0, 5
+#: A daemon that comes up later than so many seconds after its owner has gone is ended by who starts it alone.
+STARTING_S = 120.0
 
 
 def start_ticks(process: int) -> int | None:
@@ -49,7 +54,7 @@ def members(folder: str, mark: str) -> list[int]:
         What its processes carry.
     """
     found, parents, wanted = [], dict[int, int](), f"\0{VARIABLE}={mark}\0".encode()
-    written = _written(folder)
+    written = _written(folder) if _is_of(folder, mark) else None
     for name in os.listdir("/proc"):  # noqa: PTH208
         fields = _stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
         if fields is None:
@@ -73,6 +78,14 @@ def askers(folder: str) -> list[int]:
         if wanted in b"\0" + _read(f"/proc/{name}/environ") + b"\0":
             found.append(int(name))
     return found
+
+
+def _is_of(folder: str, mark: str) -> bool:
+    """Whether a folder is that of this daemon: the next one of the same GPU has its own at the same path."""
+    try:
+        return bool(json.loads(_read(os.path.join(folder, STATE)))["mark"] == mark)  # noqa: PTH118
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _written(folder: str) -> int | None:
@@ -140,7 +153,7 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
         if _gone(folder, mark, 3.0):
             break
     left = members(folder, mark)
-    if not left:
+    if not left and _is_of(folder, mark):
         # one whose process was killed while it asked has nobody who ends it
         until = time.monotonic() + 1.0
         while (waiting := askers(folder)) and time.monotonic() < until:
@@ -148,7 +161,11 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
         for process in waiting:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
+        aside = f"{folder}.{mark}"  # at once: the next daemon of the GPU may be about to take its place
+        with contextlib.suppress(OSError):
+            os.rename(folder, aside)  # noqa: PTH104
+            os.unlink(os.path.join(aside, STATE))  # noqa: PTH108, PTH118
+            shutil.rmtree(aside, ignore_errors=True)
     return left
 
 
@@ -169,7 +186,9 @@ def guard(owner: tuple[int, int], starter: tuple[int, int], binary: str, folder:
     else:
         return
     end(binary, folder, mark)
-    while start_ticks(starter[0]) == starter[1]:  # it may be about to start the daemon
+    until = time.monotonic() + STARTING_S
+    # it may be about to start the daemon
+    while start_ticks(starter[0]) == starter[1] and time.monotonic() < until:
         time.sleep(0.2)
         end(binary, folder, mark)
     time.sleep(1.0)  # so may what it has just started

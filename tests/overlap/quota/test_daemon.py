@@ -153,6 +153,42 @@ def test_a_control_program_that_waits_for_words_does_not_outlive_its_daemon(
         assert waiting.wait(5) == -signal.SIGKILL
 
 
+def test_the_next_daemon_is_not_ended_by_the_guardian_of_the_one_before(fake_mps: Path) -> None:
+    """As where a script starts its next step as soon as one was killed: daemons of a GPU share a folder."""
+    code = PROGRAM.replace("HOW", "time.sleep(60)\nbody()")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        mark = owner.stdout.readline().split()[0]
+        (guardian,) = guardians(mark)
+        owner.kill()
+        owner.wait()
+    with mps() as second:
+        assert second.mark != mark
+        until = time.monotonic() + 10
+        while mps_guardian.start_ticks(guardian) is not None:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert len(second.processes) == 2
+        assert (second.folder / "state.json").exists()
+        assert mps_guardian.members("", mark) == []
+
+
+def test_a_daemon_whose_owner_is_gone_is_not_used(fake_mps: Path) -> None:
+    """Its guardian may be about to end it, or may have been killed."""
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        first = start(owner=owner.pid)
+        for guardian in guardians(first.mark):
+            os.kill(guardian, signal.SIGKILL)
+        owner.kill()
+        owner.wait()
+    assert first.alive
+    assert first.abandoned
+    with mps() as second:
+        assert second.mark != first.mark
+        assert not second.abandoned
+        assert mps_guardian.members("", first.mark) == []
+
+
 @pytest.mark.slow
 def test_an_owner_that_is_killed_while_it_asks_a_daemon_that_hangs_leaves_nothing(
     fake_mps: Path, monkeypatch: pytest.MonkeyPatch
@@ -425,6 +461,9 @@ def test_an_owner_that_goes_while_its_daemon_starts_leaves_none(
         monkeypatch.setattr(mps_guardian, "tell", tell)
         with pytest.raises(MpsError):
             start(owner=owner.pid)
+    until = time.monotonic() + 5  # its guardian may be removing it at the same time
+    while list(fake_mps.iterdir()) and time.monotonic() < until:
+        time.sleep(0.01)
     assert list(fake_mps.iterdir()) == []
     assert foreign_daemons() == []
 
