@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlprof.errors import OutputError, UsageError
+from rlprof.errors import UsageError
 
 if TYPE_CHECKING:
     from rlprof.planning.evaluate import Problem
@@ -130,6 +130,7 @@ def plan(
     from rlprof.planning.search import search
     from rlprof.planning.search_options import SearchOptions
     from rlprof.planning.workload import Workload
+    from rlprof.trace.output import check_free
 
     given = {"--algorithm": algorithm, "--hardware": hardware, "--batch": batch}
     given |= {"--prompt": prompt, "--response": response}
@@ -137,8 +138,8 @@ def plan(
         raise UsageError(
             f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} not given", hint="rlprof plan --help"
         )
-    if output is not None and output.exists() and not force:
-        raise OutputError("is there already", where=output, hint="--force replaces it")
+    if output is not None:
+        check_free(output, force=force)
     shapes = {"actor": actor, "critic": critic, "reward": reward, "reference": reference}
     pipeline = _pipeline(str(algorithm), {name: s for name, s in shapes.items() if s is not None})
     lengths = _quantiles(quantiles, int(response or 0))
@@ -201,7 +202,10 @@ def compare(
     read = [(path, read_plan(path)) for path in plans]
     first = read[0][1]
     baselines = first.evaluate_baselines()
-    named = [(path.stem if len(read) > 1 else "this plan", saved.evaluate()) for path, saved in read]
+    called = {path: path.stem if len(read) > 1 else "this plan" for path in plans}
+    if len(set(called.values()) | set(baselines)) < len(called) + len(baselines):
+        called = {path: str(path) for path in plans}  # plan.json of several folders
+    named = [(called[path], saved.evaluate()) for path, saved in read]
     named += list(baselines.items())
     way = ladder(named[0][1], baselines["concurrent"], first.synchronous_score) if baselines else []
     worth = losses(named[0][1])
@@ -223,7 +227,11 @@ def draw(
     steps: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Steps that are drawn.", show_default="3 unrolled, 1 executable, all"
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Steps that are drawn.",
+            show_default="3 unrolled, 1 executable, all",
         ),
     ] = None,
     output: Annotated[

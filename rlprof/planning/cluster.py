@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from rlprof.planning.errors import HardwareError, TopologyError
+from rlprof.planning.limits import MOST_GPUS, is_count
 
 Status = Literal["nominal", "calibrated"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -233,7 +234,8 @@ class Cluster:
     Raises
     ------
     TopologyError
-        If a count is below 1, or a node has more GPUs than the hardware knows.
+        If a count is below 1, there are more GPUs than planning takes, or a node has more than the hardware
+        knows.
     HardwareError
         If the hardware has no constants for a tier that the cluster has.
     """
@@ -246,10 +248,14 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("racks", "nodes_per_rack", "gpus_per_node"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_count(value):
                 raise TopologyError(
                     f"cluster {self}: {name} is {value!r}", hint="give racks x nodes x GPUs, each at least 1"
                 )
+        if self.size > MOST_GPUS:
+            raise TopologyError(
+                f"cluster {self}: {self.size:,} GPUs", hint=f"plan for at most {MOST_GPUS:,} GPUs"
+            )
         if self.gpus_per_node > self.hardware.gpus_per_node:
             raise TopologyError(
                 f"cluster {self}: a node of {self.hardware.name} has at most"

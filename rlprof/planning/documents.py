@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import chain
 from typing import Any, TypeVar
 
 from rlprof.planning.errors import PlanningError
@@ -163,11 +164,11 @@ def plan_from_document(document: Any, where: str, error: type[PlanningError]) ->
     for name, table in document.items():
         at = f"{where}: {name}"
         try:
-            triples = [tuple(int(x) for x in table[key]) for key in ("origin", "extent")]
+            triples = [tuple(table[key]) for key in ("origin", "extent")]
             counts = [table[key] for key in ("data", "pipeline", "tensor", "microbatches")]
         except (KeyError, TypeError, ValueError) as wrong:
             raise error(f"{at}: a field is missing or of a wrong type: {wrong}") from wrong
-        if any(len(t) != 3 for t in triples) or any(type(c) is not int for c in counts):
+        if any(len(t) != 3 for t in triples) or any(type(c) is not int for c in chain(*triples, counts)):
             raise error(f"{at}: origin and extent are three whole numbers each, the others one")
         (r0, n0, g0), (dr, dn, dg) = triples
         box = Box((r0, n0, g0), (dr, dn, dg))

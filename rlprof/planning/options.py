@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlprof.errors import UsageError
+from rlprof.planning.limits import MOST_STEPS, is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class ModelOptions:
     reserve_source: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise UsageError(f"a horizon of {self.steps!r} steps", hint="plan over at least 1 step")
+        if not is_count(self.steps, most=MOST_STEPS):
+            raise UsageError(
+                f"a horizon of {self.steps!r} steps", hint=f"plan over 1 to {MOST_STEPS:,} steps"
+            )
         for name, allowed in (
             ("decode", ("batched", "microbatched")),
             ("nongemm", ("scaled", "as_printed")),

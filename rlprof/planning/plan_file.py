@@ -69,9 +69,11 @@ class SavedPlan:
     @property
     def synchronous_score(self) -> float | None:
         """Throughput of the best plan found without staleness and sharing; None if unknown."""
-        tried = self.search.get("structures") or [{}]
-        first = tried[0] if isinstance(tried[0], Mapping) else {}  # structures start with the plainest
-        fresh = 0 in self.search.get("staleness", ())
+        tried, tau = self.search.get("structures"), self.search.get("staleness")
+        if not isinstance(tried, list | tuple) or not isinstance(tau, list | tuple):
+            return None
+        first = tried[0] if tried and isinstance(tried[0], Mapping) else {}  # the plainest comes first
+        fresh = 0 in tau
         score = first.get("throughput_tokens_per_s")
         return float(score) if fresh and isinstance(score, int | float) else None
 

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from random import Random
-from threading import current_thread, main_thread
-from time import monotonic
+from threading import Thread, current_thread, main_thread
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from rlprof.planning.algorithms import can_share, share_actor_critic
@@ -342,10 +342,18 @@ def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
 _STOP: _Stop = _Stop()
 
 
-def _set_up_worker(event: Event) -> None:
-    """In a worker: Ctrl-C is the parent's, which passes it on."""
+def _set_up_worker(event: Event, parent: int) -> None:
+    """In a worker: Ctrl-C is the parent's, which passes it on; it ends with its parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _STOP.event = event
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone: killed, it could not say so."""
+    while os.getppid() == parent:
+        sleep(0.5)
+    os._exit(1)
 
 
 def _work(task: _Task) -> _Part:
@@ -357,17 +365,22 @@ def _run_in_processes(
 ) -> list[_Part]:
     context = get_context("fork" if hasattr(os, "fork") and current_thread() is main_thread() else "spawn")
     event = context.Event()
-    with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=(event,)) as pool:
-        futures: list[Future[_Part]] = [pool.submit(_work, task) for task in tasks]
-        left = set(futures)
-        while left:
-            try:
-                _, left = wait(left, timeout=0.2)
-                done = 1 - len(left) / len(futures)
-                progress("searching", max(done, _spent(options, 0, began)))
-            except KeyboardInterrupt:
-                event.set()
-        return [future.result() for future in futures]
+    ties = (event, os.getpid())
+    with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=ties) as pool:
+        try:
+            futures: list[Future[_Part]] = [pool.submit(_work, task) for task in tasks]
+            left = set(futures)
+            while left:
+                try:
+                    _, left = wait(left, timeout=0.2)
+                    done = 1 - len(left) / len(futures)
+                    progress("searching", max(done, _spent(options, 0, began)))
+                except KeyboardInterrupt:
+                    event.set()
+            return [future.result() for future in futures]
+        except BaseException:
+            event.set()  # the pool is left only when its processes are done
+            raise
 
 
 def _combine(

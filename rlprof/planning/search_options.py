@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlprof.errors import UsageError
+from rlprof.planning.limits import MOST_STEPS
 
 Objective = Literal["throughput", "efficiency"]
 
@@ -105,7 +106,9 @@ class SearchOptions:
                 raise UsageError(f"{name} is {getattr(self, name)}", hint="give a number from 0 to 1")
         if self.objective not in ("throughput", "efficiency"):
             raise UsageError(f"the objective is {self.objective!r}", hint="use throughput or efficiency")
-        if not self.staleness or min(self.staleness) < 0:
-            raise UsageError(f"staleness budgets {self.staleness}", hint="give 0, 1, 2, ... steps")
+        if not self.staleness or min(self.staleness) < 0 or max(self.staleness) > MOST_STEPS:
+            raise UsageError(
+                f"staleness budgets {self.staleness}", hint=f"give 0, 1, 2, ... up to {MOST_STEPS:,} steps"
+            )
         if min(self.first_temperature, self.warm_temperature, self.least_temperature) <= 0:
             raise UsageError("a temperature is not above 0")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from rlprof.planning.errors import UnknownShapeError
+from rlprof.planning.limits import MOST, is_count
 
 #: What a model puts out: logits over the vocabulary, one number, or both (a shared actor and critic).
 Head = Literal["lm", "scalar", "both"]
@@ -41,7 +42,7 @@ class ModelShape:
     Raises
     ------
     UnknownShapeError
-        If a dimension is not positive, or the heads do not divide.
+        If a dimension is not positive or beyond all models, or the heads do not divide.
     """
 
     name: str
@@ -70,10 +71,16 @@ class ModelShape:
         )
         for size in sizes:
             value = getattr(self, size)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_count(value):
                 raise UnknownShapeError(
-                    f"shape {self.name!r}: {size} is {value!r}", hint="give a positive integer"
+                    f"shape {self.name!r}: {size} is {value!r}",
+                    hint=f"give a whole number from 1 to {MOST:,}",
                 )
+        if type(self.head_dim) is not int or (self.head_dim != 0 and not is_count(self.head_dim)):
+            raise UnknownShapeError(
+                f"shape {self.name!r}: head_dim is {self.head_dim!r}",
+                hint=f"give a whole number from 1 to {MOST:,}, or 0 for hidden over heads",
+            )
         if not self.head_dim:
             if self.hidden % self.heads:
                 raise UnknownShapeError(

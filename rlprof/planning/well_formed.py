@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rlprof.planning.errors import PipelineError
+from rlprof.planning.limits import MOST_STEPS, is_count
 from rlprof.planning.pipeline import ROLES, Pipeline, count_elements
 from rlprof.planning.shapes import HEADS
 from rlprof.planning.workload import Workload
@@ -71,9 +72,10 @@ def _check_models(pipeline: Pipeline, where: str) -> None:
         else:
             count_elements(container, Workload(1, 1, 1))
     for name, steps in dict(pipeline.staleness).items():
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+        if isinstance(steps, bool) or (steps != 0 and not is_count(steps, most=MOST_STEPS)):
             raise PipelineError(
-                f"{where}: the staleness of {name!r} is {steps!r}", hint="give 0, 1, 2, ... steps"
+                f"{where}: the staleness of {name!r} is {steps!r}",
+                hint=f"give 0, 1, 2, ... up to {MOST_STEPS:,} steps",
             )
         if name not in pipeline.tau:
             raise PipelineError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rlprof.planning.errors import WorkloadError
+from rlprof.planning.limits import MOST, is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class Workload:
     def __post_init__(self) -> None:
         for name in ("prompts", "prompt_tokens", "response_tokens", "rollouts_per_prompt", "scalar_bytes"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise WorkloadError(f"{name} is {value!r}", hint="give a whole number of at least 1")
+            if not is_count(value):
+                raise WorkloadError(f"{name} is {value!r}", hint=f"give a whole number from 1 to {MOST:,}")
         object.__setattr__(self, "quantiles", tuple(self.quantiles))
         _check(self.quantiles, self.response_tokens)
 

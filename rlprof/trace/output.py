@@ -55,6 +55,20 @@ def atomic_path(path: Path, *, force: bool = False, folder: bool = False) -> Ite
         remove(temporary)
 
 
+def check_free(path: Path, *, force: bool = False) -> None:
+    """Check what can be checked before the work: that the file `path` may be made where it is to be.
+
+    Raises
+    ------
+    OutputError
+        As `atomic_path` would after the work.
+    """
+    try:
+        _check_free(path, force=force, folder=False)
+    except OSError as error:
+        raise output_error(error, path) from error
+
+
 def output_error(error: OSError, path: Path) -> OutputError:
     """Say in one line why `path` cannot be written.
 

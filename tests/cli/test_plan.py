@@ -1,6 +1,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +47,7 @@ def test_a_plan_is_made_shown_and_asked(cli: Cli, tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert (document["format"], document["version"], len(document["hash"])) == ("rlprof.plan", 1, 64)
     again = cli(*SMALL, "--evaluations", "600", "-o", path)
-    assert (again.code, "there already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
 
     told = cli("plan", "explain", path, "--format", "json")
     rows = json.loads(told.out)
@@ -112,6 +118,12 @@ def changed(option: str, value: str) -> list[str]:
         ("--staleness", "-1", "staleness budgets"),
         ("--budget", "soon", "is not a duration"),
         ("--batch", "0", "prompts is 0"),
+        ("--batch", "1000000000000000000000", "give a whole number from 1 to"),
+        ("--hardware", "gh200:99999999999999999999x1x4", "give racks x nodes x GPUs"),
+        ("--hardware", "gh200:100000x1000x4", "400,000,000 GPUs"),
+        ("--staleness", "99999999999999999999", "staleness budgets"),
+        ("--steps", "1000000000", "a horizon of 1000000000 steps"),
+        ("--output", "none/plan.json", "the folder to write into does not exist"),
         ("--resume", "none.json", "none.json"),
         ("--actor", "llama2-70b", "no feasible plan"),
     ],
@@ -122,6 +134,39 @@ def test_bad_input_is_one_line_and_exit_code_2(cli: Cli, option: str, value: str
     assert said in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert result.out == ""
+
+
+def test_plans_of_one_name_in_two_folders_are_both_compared(cli: Cli, made: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Path(shutil.copy(made, tmp_path / "other" / "plan.json"))
+    compared = json.loads(cli("plan", "compare", made, other, "--format", "json").out)
+    assert set(compared["plans"]) == {str(made), str(other), "greedy", "concurrent"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_of_a_search_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / f"ended_by_{number.name}.json"
+    command = [sys.executable, "-m", "rlprof", *map(str, SMALL), "--budget", "60s", "--workers", "2"]
+    with subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.DEVNULL) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert until(lambda: len(children.read_text().split()) == 2, 60)
+        pids = children.read_text().split()
+        process.send_signal(number)
+        began = time.monotonic()
+        process.wait(30)
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
+    assert time.monotonic() - began < 30
+    assert not list(tmp_path.iterdir())
+
+
+def until(true: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until it is true; False if that takes too long."""
+    end = time.monotonic() + limit_s
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_what_is_missing_is_named(cli: Cli) -> None:

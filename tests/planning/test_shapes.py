@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rlprof.planning.errors import UnknownShapeError
@@ -81,6 +83,19 @@ def test_an_unknown_model_is_an_error_that_lists_those_known() -> None:
     ],
 )
 def test_dimensions_that_cannot_be(changed: dict[str, int], said: str) -> None:
-    given = {"layers": 2, "hidden": 64, "ffn_hidden": 128, "heads": 4, "kv_heads": 2, "vocabulary": 10}
+    given: dict[str, Any] = {
+        "layers": 2,
+        "hidden": 64,
+        "ffn_hidden": 128,
+        "heads": 4,
+        "kv_heads": 2,
+        "vocabulary": 10,
+    }
     with pytest.raises(UnknownShapeError, match=said):
         ModelShape("odd", **{**given, **changed})
+
+
+@pytest.mark.parametrize("head_dim", [-1, 0.5, "16", True, 10**12, None])
+def test_a_head_dimension_that_cannot_be(head_dim: Any) -> None:
+    with pytest.raises(UnknownShapeError, match="head_dim is"):
+        ModelShape("odd", 2, 64, 128, 4, 2, 10, head_dim=head_dim)
