@@ -96,6 +96,8 @@ class Figure:
 
 #: A small run or table, and what was measured on the GPU.
 MEASURED = ("smoke", "h200")
+#: A processor cannot make one.
+STORED = ("h200",)
 
 FIGURES: tuple[Figure, ...] = (
     Figure(
@@ -186,6 +188,20 @@ FIGURES: tuple[Figure, ...] = (
         ("rose.schedules",),
         "rose.schedules:compare_activity",
         MEASURED,
+    ),
+    Figure(
+        "rose/fig10",
+        "two branches without MPS, with it, and with the best quota for the one that waits",
+        ("rose.quota",),
+        "rose.quota:compare_best",
+        STORED,
+    ),
+    Figure(
+        "rose/fig15",
+        "latency against the quota of the branch that waits",
+        ("rose.quota",),
+        "rose.quota:compare_sweep",
+        STORED,
     ),
 )
 
