@@ -144,9 +144,9 @@ def cause(frame: pl.DataFrame) -> str:
     levels = frame.filter(pl.col("kind") == "trial").height
     slack = f"{100 * (1 - min(ready) / max(ready)):.0f} %" if len(ready) > 1 else "an unknown share"
     return (
-        f"slack: the branch that waits is ready {slack} of the join before it here, 63 % in the paper (Table 1,"
-        f" 2.661 of 7.192 s); {levels} levels were measured; two commands of a benchmark (column branches of the"
-        " raw table) here, pi0.5 and ManiSkill there"
+        f"slack: the branch that waits is ready {slack} of the join before it here, 63 % in the paper"
+        f" (Table 1, 2.661 of 7.192 s); {levels} levels were measured; two commands of a benchmark (column"
+        " branches of the raw table) here, pi0.5 and ManiSkill there"
     )
 
 
