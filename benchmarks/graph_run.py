@@ -2,7 +2,8 @@
 
 A policy and a simulator play against each other in two groups of samples, with state by sample; their calls
 do nothing. The dispatcher's own time is that of the same task graph with empty payloads: the difference is
-putting arguments together, the context of each call, and looking for device work. Median and range of rounds.
+putting arguments together, the context of each call, and looking for device work. CPU time of the process,
+median and range of rounds.
 
     python -m benchmarks.graph_run
     python -m benchmarks.graph_run --json benchmarks/results/graph_run.json
@@ -85,12 +86,12 @@ def graph(calls: int) -> CallGraph:
 
 
 def measured(body: Callable[[], object], rounds: int) -> list[float]:
-    """Seconds of each round."""
+    """CPU seconds of each round."""
     spent = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         body()
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     return spent
 
 

@@ -91,13 +91,13 @@ def graph_run_table(result: dict[str, Any]) -> str:
         f"{result['date']}, {result['cpus']} CPUs, Python {result['python']}; load average"
         f" {result['load_average']:.1f} at the start. Median and range of {result['rounds']} rounds.",
         "",
-        f"| of a graph of {result['calls']:,} calls | s | target s |",
+        f"| of a graph of {result['calls']:,} calls | CPU s | target s |",
         "|---|---:|---:|",
         f"| find all dependencies | {shown(**seconds['dependencies'])} | |",
         f"| lower it to a task graph | {shown(**seconds['lower'])} | {result['targets']['lower_s']:g} |",
         f"| priorities of its tasks | {shown(**seconds['priorities'])} | |",
         "",
-        "| a call that does nothing | us | of these the task graph's | beside it | target beside it |",
+        "| a call that does nothing | CPU us | of these the task graph's | beside it | target beside it |",
         "|---|---:|---:|---:|---:|",
     ]
     out += [
