@@ -120,7 +120,7 @@ def test_optimised_graphs_are_compared_within_their_own_run(tmp_path: Path) -> N
             "iterations": [{"time_s": 10.0}, {"time_s": 8.0}],
         },
     }  # fmt: skip
-    slower = made.run()  # another lease of the same machine, with a slower reference
+    slower = made.run()  # the same kind of machine another time, with a slower reference
     there = made.checkout(tmp_path, optimize=document, run=slower)
     frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
     ablation = {c.quantity: c for c in schedules.compare_ablation({"schedules": frame}, PAPER)}
