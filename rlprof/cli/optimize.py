@@ -116,6 +116,12 @@ def embodied(
         pairs=pairs,
         local_pairs=local_pairs,
     )
+    rules = {"--pairs": request.options.validation, "--local-pairs": request.options.local}
+    for option, rule in rules.items():
+        if rule.least_pairs is None:  # else "nothing pays" would be said of what cannot be told
+            raise UsageError(
+                f"{option}: {rule.most_pairs} pairs cannot give a clear difference", hint="five are enough"
+            )
     done = optimize_embodied(request, say=say)
     write(done.summary)
 

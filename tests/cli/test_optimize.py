@@ -34,6 +34,8 @@ def test_what_is_no_time(text: str) -> None:
         (["--activity", "tea"], "no activity is called 'tea'"),
         (["--schedule", "hybrid"], "the schedule hybrid is no program of nodes"),
         (["--rounds", "0"], "--rounds"),
+        (["--pairs", "1"], "--pairs: 1 pairs cannot give a clear difference"),
+        (["--local-pairs", "4"], "--local-pairs: 4 pairs cannot give a clear difference"),
     ],
 )
 def test_options_that_cannot_be_used_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:

@@ -127,7 +127,9 @@ def read_json(path: Path, form: str, version: int) -> dict[str, Any]:
     except OSError as error:
         raise UnreadableError(f"cannot be read ({error.strerror})", where=path) from error
     except ValueError as error:
-        raise UnreadableError("is no JSON document", where=path, hint="give graph.json") from error
+        raise UnreadableError(
+            "is no JSON document", where=path, hint=f"give a file of form {form!r}"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != form:
         raise UnreadableError(f"is no {form} file", where=path)
     if document.get("version") != version:

@@ -25,7 +25,7 @@ class Store:
     Parameters
     ----------
     path : pathlib.Path, optional
-        JSON documents, one a line; a last line that was cut off is passed over.
+        JSON documents, one a line; lines that were cut off or damaged are passed over.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class Store:
         if path is None or not path.exists():
             return
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes()
         except OSError as error:
             raise OutputError(f"cannot be read ({error.strerror})", where=path) from error
         for line in text.splitlines():
@@ -43,7 +43,7 @@ class Store:
                 self._found[entry["key"]] = entry["value"]
             except (ValueError, KeyError, TypeError):
                 continue
-        if text and not text.endswith("\n"):
+        if text and not text.endswith(b"\n"):
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 

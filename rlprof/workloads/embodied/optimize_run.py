@@ -134,6 +134,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     _prepare(request)
     with embodied(request.config, out, spares=request.spares, activity=request.activity, say=say,
                   resume=(out / checkpoint.NAME) if request.resume else None) as here:  # fmt: skip
+        # only now: the checkpoint of an earlier one may be of another configuration
+        write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
         if here.free_bytes is not None:
             say("measuring the memory of calls")
             here.workload.measure_memory()
@@ -221,7 +223,6 @@ def _prepare(request: Request) -> None:
         if not request.resume:
             for name in present:
                 (out / name).unlink()
-        write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
     except OSError as error:
         raise OutputError(f"the folder cannot be written ({error.strerror})", where=out) from error
 

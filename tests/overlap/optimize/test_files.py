@@ -39,6 +39,15 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     assert (Store(path).get("a"), Store(path).get("b"), Store(path).get("c")) == (1, None, 2)
 
 
+def test_lines_of_a_store_that_are_damaged_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "store.jsonl"
+    Store(path).put("a", "local", 1)
+    with path.open("ab") as file:
+        file.write(b'\xff\xfe\x00\n3\n[]\n{"key": "b"}\n{"key": ["b"], "value": 1}\n')
+    Store(path).put("c", "local", 2)
+    assert [Store(path).get(key) for key in "abc"] == [1, None, 2]
+
+
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         Store(tmp_path / "missing" / "store.jsonl").put("a", "local", 1)

@@ -23,7 +23,7 @@ from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedWorkload
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.workloads.embodied.config import Config, configure
-from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 from rlprof.workloads.embodied.quota_file import QuotaFile
@@ -212,6 +212,9 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     assert quotas.apply(request.config) == request.config
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
+    with pytest.raises(CheckpointError, match="is of another configuration"):
+        optimize_embodied(replace(request, config=replace(request.config, seed=9), resume=True))
+    assert json.loads((out / "config.json").read_text())["seed"] == request.config.seed
     # nothing is measured again, and training goes on where it was
     again = optimize_embodied(replace(request, resume=True))
     assert not again.result.iterations
