@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlprof.errors import OutputError, UsageError
+from rlprof.errors import UsageError
 
 if TYPE_CHECKING:
     from rlprof.planning.calibration.calibrate import Calibration
@@ -116,10 +116,11 @@ def calibrate(
     """
     from rlprof.planning.calibration.calibrate import calibrate as calibration
     from rlprof.planning.calibration.raw import read_raw
+    from rlprof.trace.output import check_free
 
     for path in (output, compare, plot):
-        if path is not None and path.exists() and not force:
-            raise OutputError("is there already", where=path, hint="--force replaces it")
+        if path is not None:
+            check_free(path, force=force)
     if output is not None and output.suffix != ".toml":
         raise UsageError(f"{output} is no name of a hardware file", hint="give one that ends with .toml")
     if compare is not None and compare.suffix not in (".csv", ".json"):

@@ -11,7 +11,7 @@ MARKS = ("reproductions", "datasets/papers")
 
 
 def find_checkout(start: str | Path | None = None) -> Path:
-    """Return the checkout that a folder lies in, or the one that the package was installed from.
+    """Return the checkout that a folder lies in; without one named, else that of the package.
 
     Parameters
     ----------
@@ -21,11 +21,11 @@ def find_checkout(start: str | Path | None = None) -> Path:
     Raises
     ------
     CheckoutError
-        If neither is a checkout.
+        If there is none.
     """
     here = Path(start or ".").resolve()
     package = Path(__file__).resolve().parents[2]
-    for folder in (here, *here.parents, package):
+    for folder in (here, *here.parents, *([package] if start is None else [])):
         if all((folder / mark).is_dir() for mark in MARKS):
             return folder
     raise CheckoutError(

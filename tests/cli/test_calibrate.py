@@ -40,7 +40,7 @@ def test_measurements_from_elsewhere_are_fitted_compared_and_drawn(
     assert rows.read_text().count("\n") > 60
     assert chart.read_text().startswith("<svg")
     again = cli("calibrate", "--fit-only", "--raw", raw, "-o", out)
-    assert (again.code, "there already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
     planned = cli(
         "plan", "--algorithm", "grpo", "--actor", "qwen2.5-0.5b", "--reward", "qwen2.5-0.5b", "--hardware",
         f"{out}:1x1x2", "--batch", 8, "--prompt", 16, "--response", 16, "--evaluations", 10, "--workers", 1,
@@ -85,7 +85,7 @@ def test_a_capture_says_what_it_cannot_tell(cli: Cli, tmp_path: Path) -> None:
         (["-o", "hw.toml", "--devices", "99"], "no GPU 99"),
         (["-o", "hw.toml", "--fit-only"], "hw.raw.jsonl"),
         (["-o", "hw.toml", "--limit", "soon"], "--limit"),
-        (["-o", "no/hw.toml", "--devices", "cpu"], "No such file or directory"),
+        (["-o", "no/hw.toml", "--devices", "cpu"], "the folder to write into does not exist"),
         (["--from", "lost.rlprof", "-o", "hw.toml", "--base", "h200"], "lost.rlprof"),
         (["--from", "lost.rlprof", "-o", "hw.toml"], "--base"),
     ],

@@ -69,7 +69,10 @@ def test_names_that_are_near() -> None:
 
 def test_a_checkout_is_found_from_a_folder_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_checkout(ROOT / "rlprof" / "reproduce") == ROOT
-    assert find_checkout(tmp_path) == ROOT  # the one that the package comes from
+    with pytest.raises(CheckoutError, match="no checkout"):
+        find_checkout(tmp_path)  # named, and none: never another in its place
+    monkeypatch.chdir(tmp_path)
+    assert find_checkout() == ROOT  # the one that the package comes from
     monkeypatch.setattr("rlprof.reproduce.checkout.MARKS", ("absent",))
     with pytest.raises(CheckoutError, match="--repository"):
         find_checkout(tmp_path)
