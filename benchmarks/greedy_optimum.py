@@ -1,8 +1,8 @@
 """How near Algorithm 1 comes to the best it could have reached, on programs whose optimum is known.
 
 `python -m benchmarks.greedy_optimum --cases 500` makes programs (`benchmarks.rl_programs`), simulates their
-time, enumerates every legal composition that can be reached with K targets and R rounds, and compares the best of
-them with what the optimiser selects. One seed is one case; the result file has a row for each.
+time, enumerates every legal composition that can be reached with K targets and R rounds, and compares the
+best of them with what the optimiser selects. One seed is one case; the result file has a row for each.
 
 Reachable in one round from a graph: its ranked targets are those of the algorithm; for each any feasible
 candidate of the search, or none; of these any choice with at most one candidate a target, in any order in

@@ -95,7 +95,10 @@ def plan(
     ] = None,
     evaluations: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Plans to evaluate: then a seed gives the same plan on any machine."),
+        typer.Option(
+            metavar="N",
+            help="Plans to evaluate, and polishing on top: then a seed gives the same plan on any machine.",
+        ),
     ] = None,
     objective: Annotated[
         Objective, typer.Option(help="efficiency: throughput times GPUs held, losing little throughput.")

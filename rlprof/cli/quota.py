@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlprof.errors import OutputError, UsageError
+from rlprof.errors import UsageError
+from rlprof.trace.output import check_free
 
 if TYPE_CHECKING:
     from rlprof.overlap.quota.branches import Branch
@@ -92,10 +93,8 @@ def quota(
 
     del join  # there is one kind
     branches = [_branch(text) for text in branch]
-    if output is not None and output.exists() and not force:
-        raise OutputError("is there already", where=output, hint="--force replaces it")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise OutputError("the folder to write into does not exist", where=output, hint="make it first")
+    if output is not None:
+        check_free(output, force=force)
     settings = Settings(
         rule=Rule(confidence, pairs),
         final=Rule(confidence, final_pairs, fraction(least_gain, option="--least-gain")),

@@ -199,10 +199,12 @@ def _check_constant(name: str, constant: Constant, where: str) -> None:
     if isinstance(constant.value, bool) or not isinstance(constant.value, int | float):
         raise HardwareError(f"{where}: {name} is {constant.value!r}, no number")
     zero = name.rpartition(".")[2] in _MAY_BE_ZERO
-    if not math.isfinite(constant.value) or constant.value < 0 or (constant.value == 0 and not zero):
+    # smaller ones than any machine's make times that are no numbers
+    too_small = constant.value < _SMALLEST and not (zero and constant.value == 0)
+    if not math.isfinite(constant.value) or too_small:
         raise HardwareError(
             f"{where}: {name} is {constant.value!r}",
-            hint=f"give a finite number {'of at least' if zero else 'above'} 0",
+            hint=f"give a finite number of at least {'0 or ' if zero else ''}{_SMALLEST:g}",
         )
     if constant.status not in STATUSES:
         raise HardwareError(
@@ -215,7 +217,8 @@ def _check_constant(name: str, constant: Constant, where: str) -> None:
         )
 
 
-_NOTATION = re.compile(r"^(?P<name>.+?):(?P<r>-?\d+)x(?P<n>-?\d+)x(?P<g>-?\d+)$")
+_SMALLEST = 1e-30
+_NOTATION = re.compile(r"^(?P<name>.+?):(?P<r>-?\d+)x(?P<n>-?\d+)x(?P<g>-?\d+)$", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_two_commands_are_measured_alone_and_together(cli: Cli, tmp_path: Path) 
     assert 0.05 < document["pair"]["slack_s"] < 0.2
     assert document["quotas"] == {}
     again = cli("quota", "--branch", "A=true", "--branch", "B=true", "--mechanism", "nice", "-o", out)
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
 
 
 @pytest.mark.slow

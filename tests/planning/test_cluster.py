@@ -60,6 +60,7 @@ PEAK = '[constants.peak_flops]\nvalue = 400000000000000.0\nunit = "FLOP/s"'
         ("value = 400000000000000.0 -> value = -1.0", "peak_flops is -1.0"),
         ("value = 400000000000000.0 -> value = nan", "peak_flops is nan"),
         ("value = 400000000000000.0 -> value = 0", "peak_flops is 0"),
+        ("value = 400000000000000.0 -> value = 1e-320", "peak_flops is 1e-320.*at least 1e-30"),
         ('value = 400000000000000.0 -> value = "fast"', "peak_flops is 'fast', no number"),
         ('unit = "FLOP/s" -> unit = "TFLOP/s"', "peak_flops is in 'TFLOP/s'.*give it in 'FLOP/s'"),
         ("[constants.peak_flops] -> [constants.peak]", "unknown constant 'peak'"),
@@ -97,6 +98,7 @@ def test_a_tier_that_was_not_measured_is_only_missed_where_it_is_used() -> None:
     [
         ("gh200", TopologyError, "is no cluster"),
         ("gh200:2x4", TopologyError, "is no cluster"),
+        ("gh200:\uff11x\uff12x\uff14", TopologyError, "is no cluster"),  # full-width digits
         ("gh200:0x1x4", TopologyError, "racks is 0"),
         ("gh200:1x-1x4", TopologyError, "nodes_per_rack is -1"),
         ("gh200:1x1x8", TopologyError, "at most 4 GPUs, not 8"),
