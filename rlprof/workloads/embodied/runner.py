@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlprof.errors import OutputError
+from rlprof.interrupts import remembered
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.progress import Progress, silent
 from rlprof.workloads.embodied import checkpoint, metrics, record
@@ -101,6 +102,7 @@ def run(
     chosen = None if graph is None else GraphFile.read(graph)
     _limit_threads(config)
     with ExitStack() as stack:
+        stop_if_asked = stack.enter_context(remembered())
         progress("starting", 0.0)
         trainer = make_trainer(config)
         stack.callback(trainer.env.simulator.close)
@@ -119,6 +121,7 @@ def run(
         rows = metrics.Rows(out / metrics.NAME, sampler)
         stack.callback(rows.flush)
         for index in range(done, iterations):
+            stop_if_asked()
             measured = measured_iteration(trainer, driver, config, seen, index)
             rows.add(measured.row, measured.spans)
             record.append(out / record.NAME, measured.record)

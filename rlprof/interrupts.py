@@ -1,0 +1,49 @@
+"""Ctrl-C that is not lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def remembered() -> Iterator[Callable[[], None]]:
+    """Remember a Ctrl-C whose KeyboardInterrupt was swallowed, for loops of long steps.
+
+    Python raises it wherever the main thread is; in a ``__del__`` or a callback of a library it is printed
+    and forgotten.
+
+    Yields
+    ------
+    callable
+        To be called between the steps: raises KeyboardInterrupt if there was a Ctrl-C.
+
+    Notes
+    -----
+    Does nothing outside of the main thread, or where somebody else handles the signal.
+    """
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        signal.default_int_handler(number, frame)
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield check
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
