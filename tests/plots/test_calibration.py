@@ -14,7 +14,25 @@ from rlprof.plots.static import render
 
 RESIDUALS = [Residual("gemm", "gemm: rows 1", 1e-4, 1.1e-4), Residual("decode_step", "step", 2e-3, 1e-3)]
 COMPARED = Comparison(
-    "training", "tiny", 4, 8, 8, "held_out", 1.0, 0.01, 1.1, None, None, None, None, None, 120.0, 5, "2026"
+    "training",
+    "tiny",
+    4,
+    8,
+    8,
+    1,
+    1,
+    "held_out",
+    1.0,
+    0.01,
+    1.1,
+    None,
+    None,
+    None,
+    None,
+    None,
+    120.0,
+    5,
+    "2026",
 )
 
 

@@ -380,4 +380,19 @@ def _starts(table: _Table, memory: float, free: NDArray[np.bool_]) -> list[Vecto
         PARAMETERS[name][0] if on else NEUTRAL[name]
         for name, on in zip(_NAMES[_LOGS + 2 :], free[_LOGS + 2 :], strict=True)
     ]
-    return [np.array([*logs, m, k, *rest]) for m, k in ((16.0, 16.0), (128.0, 256.0), (1024.0, 64.0))]
+    gammas = ((16.0, 16.0), (128.0, 256.0), (1024.0, 64.0))
+    # a launch that no pass waits for has no slope: begin also where the shortest passes wait
+    least = _least_launches(table, rest)
+    return [np.array([*logs, m, k, *r]) for r in (rest, *least) for m, k in gammas]
+
+
+def _least_launches(table: _Table, rest: Sequence[float]) -> list[list[float]]:
+    """First guesses with the launches that the shortest passes allow; none where nothing was launched."""
+    changed = list(rest)
+    for name, launched in (("launch_s", table.launched), ("training_launch_s", table.launched_training)):
+        number = _NAMES.index(name) - _LOGS - 2
+        launches = np.bincount(table.owner, table.layers * launched, len(table.measured_s))
+        if rest[number] and launches.any():
+            some = launches > 0
+            changed[number] = float((table.measured_s[some] / launches[some]).min())
+    return [] if changed == list(rest) else [changed]
