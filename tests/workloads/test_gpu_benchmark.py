@@ -96,8 +96,9 @@ def test_results_are_written_whole_after_every_step(tmp_path) -> None:
     assert written["steps"]["two"]["error"] == "RuntimeError: no more"
 
 
-def test_the_script_is_one_that_bash_reads() -> None:
-    script = ROOT / "benchmarks/gpu/embodied.sh"
+@pytest.mark.parametrize("name", ["embodied", "embodied_setup", "optimize"])
+def test_the_scripts_are_ones_that_bash_reads(name: str) -> None:
+    script = ROOT / f"benchmarks/gpu/{name}.sh"
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
