@@ -19,8 +19,9 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
     StepResult,
 )
-from rlprof.workloads.embodied.errors import ConfigurationError, SimulatorError
+from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators import arm_model as arm
+from rlprof.workloads.embodied.simulators.moves import checked_moves
 
 #: Farthest that the tip moves with one action, in metres along each axis.
 REACH_M = 0.03
@@ -210,14 +211,7 @@ class ArmTask(ABC):
             If actions have another shape or are not finite, or an environment was not reset.
         """
         rows = noise.rows(self.spec.envs, samples)
-        wanted = (len(rows), self.spec.chunk_steps, ACTION_DIM)
-        if actions.shape != wanted:
-            raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
-        if not np.isfinite(actions).all():
-            raise SimulatorError("actions that are not finite", hint="look at the policy's losses")
-        if (self._elapsed[rows] < 0).any():
-            raise SimulatorError("environments were stepped before they were reset", hint="call reset first")
-        moves = np.clip(actions.astype(np.float64), -1, 1)
+        moves = checked_moves(actions, self.spec, self._elapsed[rows])
         low, high = np.array(arm.WORKSPACE_M).T
         target = self._target[rows]
         control = np.empty((len(rows), self.spec.chunk_steps, CONTROLS))

@@ -20,9 +20,10 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
     StepResult,
 )
-from rlprof.workloads.embodied.errors import ConfigurationError, SimulatorError
+from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators.libero_env import ACTION_DIM, RECORD, SUITE, TASKS, VIEW, TaskEnv
 from rlprof.workloads.embodied.simulators.libero_render import CAMERAS, Painter, choose_gl
+from rlprof.workloads.embodied.simulators.moves import checked_moves
 
 #: Gripper position 3 and orientation 3, fingers 2, time left, success so far.
 STATE_DIM = 10
@@ -202,14 +203,7 @@ class Libero:
             If actions have another shape or are not finite, or an environment was not reset.
         """
         rows = noise.rows(self.spec.envs, samples)
-        wanted = (len(rows), self.spec.chunk_steps, ACTION_DIM)
-        if actions.shape != wanted:
-            raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
-        if not np.isfinite(actions).all():
-            raise SimulatorError("actions that are not finite", hint="look at the policy's losses")
-        if (self._elapsed[rows] < 0).any():
-            raise SimulatorError("environments were stepped before they were reset", hint="call reset first")
-        moves = np.clip(actions.astype(np.float64), -1, 1)
+        moves = checked_moves(actions, self.spec, self._elapsed[rows])
         for row, move in zip(rows, moves, strict=True):
             task = self._tasks[int(self._task[row])]
             self._records[row], self._won[row], views = task.advance(self._records[row], move)
