@@ -22,8 +22,11 @@ def test_it_optimises_and_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = execute(NOTEBOOK, tmp_path, out_dir=str(out))
     text = printed(done)
     assert re.search(r"activity: the program's share of \d+ cores", text)
-    assert "iteration/generate_rollouts/rollout_epoch/chunk/predict" in text
-    assert "refused, split: loop chunk is dependent" in text
+    # which window comes first depends on how busy the machine is: choices are tested with recorded durations
+    target = re.search(r"targets:\n  (iteration/\S+)", text)
+    assert target is not None
+    assert f"round 1, {target[1].rpartition('/')[2]}:" in text
+    assert re.search(r"(refused, |; tried$)", text, re.MULTILINE)
     assert re.search(r"3 more iterations, 1 of them by the graph: the same was trained", text)
     assert sum("image/svg+xml" in kinds for kinds in mime_types(done)) >= 1
     assert {"before.svg", "optimisation"} <= {p.name for p in out.iterdir()}
