@@ -6,6 +6,7 @@ FAKE_MPS chooses what goes wrong: "refuses" (does not start), "deaf" (does not a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -62,11 +63,14 @@ def serve() -> None:
     (LOG / "control.log").write_text("[stand-in] started\n")
     while True:
         connection, _ = listener.accept()
-        order = connection.recv(100).decode().strip()
+        try:
+            order = connection.recv(100).decode().strip()
+        except OSError:
+            continue
         clients = [(pid, way) for pid, way in clients if Path(f"/proc/{pid}").exists()]
         if order.startswith("client"):
             if FAULT == "limit":
-                connection.sendall(b"808")
+                answer_to(connection, "808")
                 connection.close()
                 continue
             if not server:
@@ -75,7 +79,7 @@ def serve() -> None:
                     while True:
                         time.sleep(60)
             clients.append((int(order.split()[1]), connection))
-            connection.sendall(b"0")
+            answer_to(connection, "0")
             continue
         if FAULT == "deaf":
             time.sleep(1)
@@ -93,8 +97,14 @@ def serve() -> None:
                 os.kill(server, signal.SIGKILL)
             (PIPE / "control").unlink()
             return
-        connection.sendall(answer.encode())
+        answer_to(connection, answer)
         connection.close()
+
+
+def answer_to(connection: socket.socket, answer: str) -> None:
+    """One that was killed while it asked gets none, and is no reason to end."""
+    with contextlib.suppress(OSError):
+        connection.sendall(answer.encode())
 
 
 def running(process: int) -> bool:

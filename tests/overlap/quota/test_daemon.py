@@ -37,7 +37,7 @@ def body():
 CLIENT = "import ctypes, os; os.environ.update(daemon.environment()); ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
 
-def gone(mark: str, within_s: float = 8.0) -> bool:
+def gone(mark: str, within_s: float = 40.0) -> bool:
     until = time.monotonic() + within_s
     while mps_guardian.members("", mark):
         if time.monotonic() > until:
