@@ -292,6 +292,7 @@ class Run:
 
     def iteration(self, name: str, turn: str, *, warm: bool = False) -> None:
         """Train one iteration in an order."""
+        from rlprof.reproduce.rose.samples import summary
         from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.drivers import make_driver
         from rlprof.workloads.embodied.graph_driver import PlacedDriver
@@ -324,6 +325,7 @@ class Run:
             active = here.workload.activity.between(span.start_ns, span.end_ns)
             row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm}
             row["sm_activity"] = None if active is None else active.mean(span.start_ns, span.end_ns)
+            row["over_time"] = None if active is None else summary(active, measured.spans)
             row |= {**self.gpu.memory(), "gpu": self.gpu.state()}
             self.report.document["iterations"].append(row)
             found["wall_s"], found["sm_activity"] = round(row["wall_s"], 3), row["sm_activity"]

@@ -19,6 +19,7 @@ from rlprof.workloads.embodied.trainer import Trainer
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.graph_file import GraphFile
+    from rlprof.overlap.program import Program
 
 #: Phases of an iteration whose time is measured, and the tasks that belong to them.
 PHASES = {
@@ -66,17 +67,24 @@ class Driver(Protocol):
         ...
 
 
-class LoopDriver:
-    """The training loop itself, as nodes: colocated."""
+class PhaseHooks:
+    """Sees when the phases of a native iteration begin and end.
 
-    def __init__(self, trainer: Trainer, placement: str, spares: Sequence[Simulator] = ()) -> None:
-        self.trainer, self.placement = trainer, placement
-        self.wrapped: Wrapped = wrap_trainer(trainer, spares)
+    Parameters
+    ----------
+    program : Program
+        Of a trainer that is wrapped.
+    region : str
+        Path of its iteration.
+    """
+
+    def __init__(self, program: Program, region: str = "iteration") -> None:
         self._started: dict[int, int] = {}
         self._phases: dict[str, Span] = {}
-        for name in PHASES:
-            node = self.wrapped.nodes[name]
-            self.wrapped.program.add_hook(node=node, before=self._before, after=self._after(name))
+        self._remove = [
+            program.add_hook(node=f"{region}/{name}", before=self._before, after=self._after(name))
+            for name in PHASES
+        ]
 
     def _before(self, context: Any, _args: Any, _kwargs: Any) -> None:
         self._started[id(context)] = time.monotonic_ns()
@@ -89,11 +97,30 @@ class LoopDriver:
 
         return after
 
+    def take(self) -> dict[str, Span]:
+        """Phases since the last call: each from its first start to its last end."""
+        found, self._phases = self._phases, {}
+        return found
+
+    def close(self) -> None:
+        """See no more."""
+        for remove in self._remove:
+            remove()
+
+
+class LoopDriver:
+    """The training loop itself, as nodes: colocated."""
+
+    def __init__(self, trainer: Trainer, placement: str, spares: Sequence[Simulator] = ()) -> None:
+        self.trainer, self.placement = trainer, placement
+        self.wrapped: Wrapped = wrap_trainer(trainer, spares)
+        self._hooks = PhaseHooks(self.wrapped.program)
+
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
-        self._phases = {}
+        self._hooks.take()
         result = self.trainer.iteration(step)
-        return Iteration(result, self._phases, {})
+        return Iteration(result, self._hooks.take(), {})
 
     def paused(self) -> AbstractContextManager[None]:
         """Nothing runs between iterations."""

@@ -15,7 +15,7 @@ from rlprof.overlap.replacement import Replacement
 from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.contracts import GlobalStep, PolicyOutput
-from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver
+from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver, PhaseHooks
 from rlprof.workloads.embodied.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -108,9 +108,15 @@ class PlacedDriver:
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
         self.workload.place(self.graph)
-        result = self.trainer.iteration(step)
-        phases = {} if self.graph is None else phases_of(self.workload.program)
-        return Iteration(result, phases, {"graph": self.graph is not None})
+        if self.graph is not None:
+            result = self.trainer.iteration(step)
+            return Iteration(result, phases_of(self.workload.program), {"graph": True})
+        hooks = PhaseHooks(self.workload.program, self.workload.native.region)
+        try:
+            result = self.trainer.iteration(step)
+        finally:
+            hooks.close()
+        return Iteration(result, hooks.take(), {"graph": False})
 
     def paused(self) -> AbstractContextManager[None]:
         """Nothing runs between iterations."""
