@@ -14,8 +14,9 @@ from rlprof.trace.output import remove
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The kernel says nothing of how it is reached, only errors.
-QUIET = ["--IPKernelApp.log_level=ERROR"]
+#: The kernel says nothing by itself: how it is reached is of no interest, and the interrupt that its client
+#: sends before it ends it may find it still at work and be called an error. What cells do comes as messages.
+QUIET = ["--IPKernelApp.log_level=CRITICAL"]
 
 
 def need_papermill() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof import __version__
 from rlprof.errors import UnreadableError
 from rlprof.reproduce.errors import RawTableError
-from rlprof.trace.output import atomic_path
+from rlprof.trace.output import atomic_path, output_error
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,12 +51,14 @@ class RawTable:
     def origin(self) -> str:
         """Where the rows come from, in one line for people."""
         a = self.about
+        if a.get("missing"):
+            return f"no rows: {a['missing']}"
         machine = a.get("machine", {})
         measured = ""
         if {"gpu", "date"} <= set(self.frame.columns):
-            gpus = " and ".join(sorted(set(map(str, self.frame["gpu"].unique()))))
-            dates = sorted(set(map(str, self.frame["date"].unique())))
-            measured = f"; measured on {gpus}, {' and '.join(dates)}"
+            gpus, dates = (sorted({str(v) for v in self.frame[c].drop_nulls()}) for c in ("gpu", "date"))
+            where = " and ".join("a processor" if gpu == "none" else gpu for gpu in gpus)
+            measured = f"; measured on {where}, {' and '.join(dates)}"
         return (
             f"{self.frame.height} rows, preset {a.get('preset')}, seed {a.get('seed')}: computed "
             f"{a.get('ended', 'at an unknown date')} on {machine.get('processor', 'an unknown processor')} "
@@ -94,8 +98,8 @@ def about_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def write_raw(path: Path, frame: pl.DataFrame, about: Mapping[str, Any]) -> None:
-    """Write a table and the facts about it, each whole or not at all; the facts last.
+def write_raw(path: Path, frame: pl.DataFrame, about: Mapping[str, Any]) -> RawTable:
+    """Write a table and the facts about it, each whole or not at all, and return what was written.
 
     Parameters
     ----------
@@ -119,10 +123,35 @@ def write_raw(path: Path, frame: pl.DataFrame, about: Mapping[str, Any]) -> None
         "rows": frame.height,
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    with atomic_path(path, force=True) as temporary:
-        temporary.write_bytes(content)
-    with atomic_path(about_path(path), force=True) as temporary:
-        temporary.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
+    try:
+        with (
+            _locked(path.parent, fcntl.LOCK_EX),
+            atomic_path(about_path(path), force=True) as about_it,
+            atomic_path(path, force=True) as table,
+        ):
+            table.write_bytes(content)
+            about_it.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise output_error(error, path) from error
+    return RawTable(_frame(content), json.loads(text), path)
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    """Hold the lock of a folder: both files of a table are of one computation."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _frame(content: bytes) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.read_csv(content, infer_schema_length=None, try_parse_dates=False)
 
 
 def read_raw(path: Path) -> RawTable:
@@ -135,10 +164,9 @@ def read_raw(path: Path) -> RawTable:
     RawTableError
         If the facts are damaged, or are of another table.
     """
-    import polars as pl
-
     try:
-        content, text = path.read_bytes(), about_path(path).read_bytes()
+        with _locked(path.parent, fcntl.LOCK_SH):
+            content, text = path.read_bytes(), about_path(path).read_bytes()
     except OSError as error:
         raise UnreadableError(error.strerror or str(error), where=error.filename or path) from error
     try:
@@ -151,5 +179,4 @@ def read_raw(path: Path) -> RawTable:
         raise RawTableError(
             "the table is another than the one its facts are about", where=path, hint="compute it again"
         )
-    frame = pl.read_csv(content, infer_schema_length=None, try_parse_dates=False)
-    return RawTable(frame, about, path)
+    return RawTable(_frame(content), about, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.errors import OutputError, RlprofError
 from rlprof.progress import Progress, silent
+from rlprof.reproduce.partial import partial
 from rlprof.reproduce.raw import RawTable, machine, now, read_raw, versions, write_raw
 from rlprof.trace.output import output_error
 from rlprof.unavailable import Unavailable
@@ -48,6 +48,8 @@ class Study:
         Its cases only read what was measured before, in no time: without a stored table they are read.
     stale : callable
         Says what is wrong with a stored table, because the program has changed; None if nothing is.
+    missing : str
+        Why there are no cases, and what makes them; empty where there are some.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Study:
     cases: Mapping[str, Callable[[], Sequence[Row]]]
     reads: bool = False
     stale: Callable[[pl.DataFrame], str | None] = field(default=_fresh)
+    missing: str = ""
 
     @property
     def file(self) -> str:
@@ -139,6 +142,8 @@ def obtain(
         If `out` cannot be written.
     """
     notes: list[str] = []
+    if study.missing:
+        return Obtained(_nothing(study), 0, ())
     if not fresh:
         places = [out / study.file] + ([shipped_path(checkout, study)] if checkout else [])
         for path in places:
@@ -152,11 +157,19 @@ def obtain(
 def stored_table(study: Study, checkout: Path) -> RawTable | Unavailable:
     """Return the table that a checkout holds of a study; Unavailable if there is none that can be used."""
     notes: list[str] = []
+    if study.missing:
+        return _nothing(study)
     stored = _stored(study, shipped_path(checkout, study), notes)
     if stored is None and study.reads:
         frame, about = _table(study, {name: _done(name, rows()) for name, rows in study.cases.items()})
         return RawTable(frame, about)
     return stored or Unavailable(notes[0] if notes else f"no raw table of {study.name} is stored")
+
+
+def _nothing(study: Study) -> RawTable:
+    """A table without rows that says why."""
+    frame, about = _table(study, {})
+    return RawTable(frame, {**about, "missing": study.missing})
 
 
 def _stored(study: Study, path: Path, notes: list[str]) -> RawTable | None:
@@ -180,30 +193,24 @@ def _stored(study: Study, path: Path, notes: list[str]) -> RawTable | None:
 
 
 def _compute(study: Study, out: Path, *, fresh: bool, progress: Progress) -> tuple[RawTable, int]:
-    partial = out / f".{study.file.removesuffix('.csv')}.{study.key}.partial.jsonl"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            partial.unlink(missing_ok=True)
-        done = _read_partial(partial)
-        computed = 0
-        for n, (case, rows_of) in enumerate(study.cases.items()):
-            progress(f"{study.name}: {case}", n / len(study.cases))
-            if case in done:
-                continue
-            started, clock = now(), time.monotonic()
-            done[case] = _done(case, rows_of(), started, clock)
-            _append(partial, json.dumps(done[case], allow_nan=False))
-            computed += 1
-        progress(study.name, 1.0)
-        frame, about = _table(study, done)
-        write_raw(out / study.file, frame, about)
-        partial.unlink(missing_ok=True)
+        with partial(out, f".{study.file.removesuffix('.csv')}.{study.key}", fresh=fresh) as kept:
+            done, computed = kept.done, 0
+            for n, (case, rows_of) in enumerate(study.cases.items()):
+                progress(f"{study.name}: {case}", n / len(study.cases))
+                if case in done:
+                    continue
+                started, clock = now(), time.monotonic()
+                kept.add(case, _done(case, rows_of(), started, clock))
+                computed += 1
+            progress(study.name, 1.0)
+            table = write_raw(out / study.file, *_table(study, done))
     except OutputError:
         raise
     except OSError as error:
         raise output_error(error, out) from error
-    return read_raw(out / study.file), computed
+    return table, computed
 
 
 def _done(
@@ -228,27 +235,3 @@ def _table(study: Study, done: Mapping[str, Mapping[str, Any]]) -> tuple[pl.Data
         "seconds": round(sum(d["seconds"] for d in done.values()), 3),
     }
     return pl.DataFrame(rows, infer_schema_length=None), about
-
-
-def _read_partial(path: Path) -> dict[str, Any]:
-    """Cases that an interrupted computation had done; a line that was cut off or damaged is left out."""
-    done: dict[str, Any] = {}
-    if not path.exists():
-        return done
-    for line in path.read_bytes().splitlines():
-        try:
-            entry = json.loads(line)
-            if {"began", "seconds", "rows"} <= entry.keys():
-                done[entry["case"]] = entry
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
-    return done
-
-
-def _append(path: Path, line: str) -> None:
-    """Add a line; one that was cut off before it stays a line of its own."""
-    with path.open("ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else f"\n{line}"
-        file.write(f"{line}\n".encode())

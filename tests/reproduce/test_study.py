@@ -75,6 +75,34 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+def test_two_computations_into_one_folder_keep_out_of_each_others_way(tmp_path: Path) -> None:
+    inner = Counted()
+    outer = Counted()
+
+    def meanwhile() -> list[dict[str, Any]]:
+        assert obtain(inner.study, tmp_path).computed == 3  # nothing of the one at work is taken
+        assert len(list(tmp_path.glob(".*.partial.jsonl"))) == 1  # nor is its file removed
+        return [{"value": 98.0, "none": None}]
+
+    cases = {**outer.study.cases, "b": meanwhile}
+    done = obtain(replace(outer.study, cases=cases), tmp_path)
+    assert (done.computed, inner.calls, outer.calls) == (3, ["a", "b", "c"], ["a", "c"])
+    assert done.table.frame["value"].to_list() == [97.0, 97.5, 98.0, 99.0, 99.5]
+    assert read_raw(tmp_path / "numbers.smoke.csv").frame.equals(done.table.frame)  # whoever was last
+    assert {p.name for p in tmp_path.iterdir()} == {"numbers.smoke.csv", "numbers.smoke.json"}
+
+
+def test_a_study_of_what_was_never_measured_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    study = Study("made/gpu", "h200", 0, {}, {}, reads=True, missing="no run is stored; measure.sh makes one")
+    got = obtain(study, tmp_path / "out", checkout=tmp_path)
+    assert (got.table.frame.height, got.computed) == (0, 0)
+    assert got.table.origin == "no rows: no run is stored; measure.sh makes one"
+    shown = stored_table(study, tmp_path)
+    assert isinstance(shown, RawTable)
+    assert shown.about["missing"] == study.missing
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_was_interrupted_with_other_parameters_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         obtain(Counted(interrupt="c", budget=1).study, tmp_path)
