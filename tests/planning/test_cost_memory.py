@@ -136,3 +136,33 @@ def test_logits_of_the_last_prompt_token_alone() -> None:
         for options in (None, ModelOptions(prefill_logits="last"))
     ]
     assert inference[0] == inference[1]
+
+
+def test_training_of_a_13b_critic_in_two_stages_by_hand() -> None:
+    """20 layers of a stage in chunks of round(4.47) = 4: five inputs and four layers' buffers are kept."""
+    critic = Model("critic", SHAPES["llama2-13b"], "scalar", trainable=True)
+    here = Assignment(Box((0, 0, 0), (1, 4, 4)), Parallelism(4, 2, 2), 16)
+    m = operator_memory("training", critic, WORK, here)
+    assert m.shard_parameters == 20 * 317_194_240 / 2 + 32_000 * 5120  # the first stage, with the embedding
+    # 2 bytes x 2 microbatches in flight x 8 sequences x 512 tokens x (5 d + 4 (2 d + 3 d_ff / 2))
+    assert m.activation_bytes == 2 * 2 * 8 * 512 * (5 * 5120 + 4 * 30_976) == 2_449_473_536
+    assert m.transient_bytes(resident=False) == 10_788_929_536
+    assert m.optimizer_bytes == 10_007_347_200
+
+
+def test_a_pipeline_of_few_microbatches_keeps_few_activations() -> None:
+    """At most as many microbatches are in flight as there are stages, or as there are."""
+    model = Model("m", SHAPES["llama2-7b"], trainable=True)
+    kept = [
+        operator_memory("training", model, WORK, at(0, 4, (1, 4, 1), mb)).activation_bytes
+        for mb in (2, 4, 64)
+    ]
+    # sequences of a microbatch: 256, 128, 8
+    assert kept == [kept[1], kept[1], kept[1] / 16]
+
+
+def test_kv_of_70b_by_hand() -> None:
+    """Grouped queries: 8 heads of 128 over 4 ranks; 4 replicas of 128 sequences of 512 tokens."""
+    here = at(0, 16, (4, 1, 4))
+    m = operator_memory("generation", Model("m", SHAPES["llama2-70b"]), WORK, here)
+    assert m.kv_bytes == 2 * 2 * 128 * 512 * 80 * 256 == 5_368_709_120

@@ -222,3 +222,57 @@ def test_what_decode_steps_need_besides_by_hand() -> None:
     assert t.main.gemm_s + t.main.launch_s == approx(32 * 1.0)
     assert plain.decode_tp_s - t.decode_tp_s == approx(383 * 2 * 32 * 2 * 0.75 * 5e-6)
     assert t.tp_s == plain.tp_s
+
+
+def test_inference_of_a_70b_critic_over_two_racks_term_by_term() -> None:
+    """By hand: B 256, R 2; (2,8,4), mb 8, so 16 nodes; grouped queries, a scalar head."""
+    work, racks = Workload(256, 128, 384, rollouts_per_prompt=2), cluster(2, 8, 4)
+    critic = Model("critic", SHAPES["llama2-70b"], "scalar", trainable=True)
+    everywhere = Assignment(Box((0, 0, 0), (2, 8, 4)), Parallelism(2, 8, 4), 8)
+    t = operator_time("inference", critic, work, everywhere, racks)
+    # 2 n 80 855,638,016 + 4 n 256 8192 80 + 2 n 8192, n = 512 x 512
+    assert t.main.work_flop == approx(3.60639856860201e16, rel=1e-12)
+    # W / (64 x 8) over 10 layers / 4 x 855,638,016 x 2 and 2 x 32 x 512 x 8192 x 10 x 2 bytes
+    assert t.main.intensity_flop_per_byte == approx(
+        3.60639856860201e16 / 512 / (4_278_190_080 + 5_368_709_120)
+    )
+    assert t.main.efficiency_frac == approx(16_384 / 16_512 * 2048 / 2304)
+    assert t.main.gemm_s == digits(1.597225, 6)
+    assert t.main.bubble_s == digits(1.397572, 6)  # 7 / 8 of it
+    assert t.tp_s == digits(0.434297, 6)
+    # every one of seven transfers crosses nodes; 8 + 8 - 2 steps of 64 MiB
+    assert t.pp_s == approx(14 * (8e-6 + 67_108_864 / 20e9))
+    assert t.nongemm_s == approx(10 * 50e-6 * 3 / 4 * 32 / 8 * 8)
+    assert (t.dp_s, t.optimizer_s, t.decode_s) == (0, 0, 0)
+    assert t.total_s == digits(3.488181, 6)
+
+
+def test_gradients_of_a_13b_critic_cross_racks() -> None:
+    """By hand: 12,851,614,720 parameters in 2 x 2 shards of 6.4 GB, four replicas; 7 GB/s between racks."""
+    slow = cluster(2, 2, 4, **{"collective.inter_rack.alpha_s": 3e-5, "collective.inter_rack.bandwidth": 7e9})
+    critic = Model("critic", SHAPES["llama2-13b"], "scalar", trainable=True)
+    here = Assignment(Box((0, 0, 0), (2, 2, 4)), Parallelism(4, 2, 2), 16)
+    t = operator_time("training", critic, WORK, here, slow)
+    assert t.dp_s == approx(2 * (3 * 3e-5 + 3 / 4 * 6_425_807_360 / 7e9), rel=1e-12)
+    assert t.dp_s == digits(1.377139, 6)
+    assert t.optimizer_s == approx(18 * 12_851_614_720 / (16 * 3e12), rel=1e-12)
+    # three transfers would be of four stages: with two there is one, within a node; 16 + 2 x 2 - 3 steps
+    assert t.pp_s == approx(17 * (3e-6 + 512 * 512 * 5120 * 2 / (4 * 2 * 16) / 100e9))
+
+
+def test_a_transfer_is_as_wide_as_its_narrower_end() -> None:
+    """By hand: 3e9 bytes from 16 GPUs to two: 1.5 GB each."""
+    two = Box((0, 3, 2), (1, 1, 2))
+    for ends in ((NODES, two), (two, NODES)):
+        assert transfer_s(3e9, *ends, cluster()) == approx(8e-6 + 1.5e9 / 20e9)
+
+
+def test_half_of_the_sequences_read_all_of_the_weights() -> None:
+    """By hand: 13B on one GPU, 8 sequences of two tokens, then 4; products of any number of rows are fast."""
+    model, one, work = Model("r", SHAPES["llama2-13b"], "scalar"), at(0), Workload(8, 1, 1)
+    quick = cluster(gamma_m=0)
+    whole = operator_time("inference", model, work, one, quick)
+    half = operator_time("inference", model, work, one, quick, sequence_frac=0.5)
+    weights = 40 * 317_194_240 * 2
+    for t, tokens in ((whole, 16), (half, 8)):
+        assert t.total_s == approx((weights + 2 * tokens * 5120 * 40 * 2) / 3e12)

@@ -34,6 +34,19 @@ FEW = SearchOptions(evaluations=2_000)
 def test_the_penalty_of_ten_percent_too_much() -> None:
     assert memory_penalty(1.10) == pytest.approx(0.018316, abs=5e-7)
     assert memory_penalty(1.0) == memory_penalty(0.2) == 1.0
+    assert memory_penalty(1.05) == pytest.approx(0.1353352832)  # exp(-2)
+
+
+def test_a_plan_beyond_the_memory_is_penalised_by_its_fullest_gpu() -> None:
+    """By hand: the usable memory is made a twenty-first of the peak smaller than it."""
+    plan = concurrent_plan(SMALL)
+    fits = evaluate(SMALL, plan)
+    assert fits.penalised_score == fits.score
+    tight = replace(SMALL, cluster=cluster(1, 2, 2, memory_bytes=fits.peak_bytes / 1.05 / 0.9))
+    over = evaluate(tight, plan)
+    assert not over.feasible
+    assert over.memory_ratio == pytest.approx(1.05)
+    assert over.penalised_score == pytest.approx(fits.score * 0.1353352832)
 
 
 def test_efficiency_gives_up_at_most_what_it_may() -> None:
@@ -122,7 +135,7 @@ def test_moves_stay_in_the_space_and_donors_shrink() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_a_search_with_what_it_has(workers: int) -> None:
-    sent = []
+    sent: list[str] = []
 
     def interrupt(stage: str, fraction: float) -> None:
         if not sent:

@@ -76,6 +76,27 @@ def test_score_utilisation_and_parallelism_by_hand() -> None:
     assert e.timeline.parallelism == approx(8 / 8.5)
 
 
+def test_two_gpus_at_once_by_hand() -> None:
+    """One step stale: generation of the next step beside inference and training of this one.
+
+    GPU 0 generates from 0 to 4 and 4 to 8; data arrives at 4.5 and 8.5; GPU 1 judges and trains until 8.5,
+    receives until 9, and judges and trains until 13.
+    """
+    e = example(1, 2)
+    assert e.makespan_s == 13.0
+    assert e.timeline.parallelism == approx(2 * (4 + 1 + 3) / 13)
+    # both transfers hold their target alone; there is no publication within two steps
+    assert e.utilisation_frac == approx((2 * 4 + 2 * (0.5 + 1 + 3)) / (2 * 13))
+    assert e.score == approx(2 * 8 * 128 / 13)
+
+
+def test_responses_to_one_prompt_count_each() -> None:
+    work = Workload(8, 28, 100, rollouts_per_prompt=3)
+    problem = Problem(three(0), work, cluster(1, 1, 1), ModelOptions(steps=1))
+    e = evaluate(problem, Plan(dict.fromkeys("git", at(0))), GivenTimes(dict.fromkeys("git", 1.0), "git"))
+    assert e.score == approx(8 * 3 * 128 / 3.0)
+
+
 def test_gpus_that_a_plan_leaves_out_count_as_idle() -> None:
     work = Workload(8, 28, 100)
     problem = Problem(three(0), work, cluster(1, 1, 4), ModelOptions(steps=1))
