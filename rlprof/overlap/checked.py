@@ -19,11 +19,13 @@ from rlprof.overlap.check_report import CheckReport, Fault, Finding
 from rlprof.overlap.contents import Contents
 from rlprof.overlap.context import CallContext, current
 from rlprof.overlap.errors import WrapError
+from rlprof.overlap.generators import GlobalRandom
 from rlprof.overlap.node import ExecutionNode
 from rlprof.overlap.program import Program
-from rlprof.overlap.reread import Before, Piece, Reread, hidden_roots, paths_in_memory, pieces, uses_of
+from rlprof.overlap.reread import Before, Piece, Reread, paths_in_memory, pieces, uses_of
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.uses import batch_size, fixed_uses, uses
+from rlprof.overlap.variables import reachable
 from rlprof.text import with_article
 from rlprof.unavailable import Unavailable
 
@@ -77,7 +79,7 @@ def check_declarations(
         what = f"{next(iter(program.table))} has a replacement" if program.table else "it is being recorded"
         raise WrapError(f"a program cannot be checked while {what}", hint="uninstall it first")
     watch = _Watch(program, dict(fingerprints or {}), frozenset(opaque), seed)
-    kept = Contents(watch.roots())
+    kept, kept_random = Contents(watch.roots()), GlobalRandom()
     positions = {path: repr(node.switch.outside) for path, node in program.nodes.items()}
     try:
         for rereads in (False, True) if reads else (False,):
@@ -88,6 +90,7 @@ def check_declarations(
             finally:
                 program.refresh()
                 kept.restore()
+                kept_random.restore()
                 for path, position in positions.items():
                     program.nodes[path].switch.outside = itertools.count(int(position[6:-1]))
     finally:
@@ -151,7 +154,7 @@ class _Watch:
         found = dict(self.states)
         for path, node in self.program.nodes.items():
             if node.native is not None:
-                for name, obj in hidden_roots(node.native).items():
+                for name, obj in reachable(node.native).items():
                     if id(obj) not in taken:
                         taken.add(id(obj))
                         found[f"{path}: {name}"] = obj

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import pickle
-import random
 from collections.abc import Callable
 from itertools import islice
 from types import SimpleNamespace
@@ -12,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.overlap.generators import is_generator, position_of
 from rlprof.overlap.structures import is_tensor
-from rlprof.overlap.values import SMALL_BYTES, copy_of, torch_module
+from rlprof.overlap.values import SMALL_BYTES, copy_of
 
 #: Items of a container that are looked at; of a larger one its length, and the first and last.
 ITEMS = 256
@@ -28,9 +27,6 @@ _FOREIGN = frozenset(
         "weakref", "zmq",
     }
 )  # fmt: skip
-
-#: Generators of numpy whose state is a few numbers.
-_NUMBERED = frozenset({"PCG64", "PCG64DXSM"})
 
 #: Returns what an object holds.
 Reader = Callable[[Any], tuple[Any, ...]]
@@ -75,14 +71,7 @@ def version(value: Any) -> tuple[Any, ...]:
 
 def generator(value: Any) -> tuple[Any, ...]:
     """State of a generator of random numbers."""
-    if isinstance(value, random.Random):
-        return (value.getstate(),)
-    if isinstance(value, np.random.Generator):
-        state = value.bit_generator.state
-        return (state,) if state["bit_generator"] in _NUMBERED else (pickle.dumps(state),)
-    if isinstance(value, np.random.RandomState):
-        return (pickle.dumps(value.get_state()),)
-    return (value.get_state().numpy().tobytes(),)
+    return (position_of(value),)
 
 
 #: Readers of what holds other things.
@@ -107,10 +96,7 @@ def reader_of(value: Any) -> Reader | None:
         return _bytes if len(value) <= SMALL_BYTES else None
     if is_tensor(value):
         return version
-    if isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
-        return generator
-    torch = torch_module()
-    if torch is not None and isinstance(value, torch.Generator):
+    if is_generator(value):
         return generator
     module = type(value).__module__
     if callable(value) and module in ("builtins", "functools"):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import inspect
-import random
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,9 +10,11 @@ import numpy as np
 
 from rlprof.overlap.contents import Contents
 from rlprof.overlap.context import CallContext
+from rlprof.overlap.generators import GlobalRandom
 from rlprof.overlap.perturbation import perturb
 from rlprof.overlap.specs import Cell, Mode
 from rlprof.overlap.values import flatten, is_array, memory_key
+from rlprof.overlap.variables import reachable
 
 
 #: Where something lies in a state object: its name, its partition if that can be told, and the path.
@@ -102,40 +100,6 @@ def uses_of_holders(
     return found
 
 
-def hidden_roots(entry: Callable[..., Any]) -> dict[str, Any]:
-    """What a callable can reach besides its arguments: its object, closure and globals that it names."""
-    found: dict[str, Any] = {}
-    owner = getattr(entry, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):
-        found["self"] = owner
-    function = inspect.unwrap(getattr(entry, "__func__", entry))
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        names = set(code.co_names) - set(dir(builtins))
-        found.update({f"global {n}": function.__globals__[n] for n in names if n in function.__globals__})
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                found[f"outer {name}"] = cell.cell_contents
-            except ValueError:  # not yet assigned
-                continue
-    return found
-
-
-class _Randomness:
-    """Generators that belong to nobody."""
-
-    def __init__(self) -> None:
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-        torch = sys.modules.get("torch")
-        self._torch = None if torch is None else torch.get_rng_state()
-
-    def restore(self) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        if self._torch is not None:
-            sys.modules["torch"].set_rng_state(self._torch)
-
-
 @dataclass
 class Before:
     """Everything that a call finds, so that it can be run again.
@@ -163,12 +127,12 @@ class Before:
 
     def __post_init__(self) -> None:
         self.contents = Contents(self._roots())
-        self.randomness = _Randomness()
+        self.random = GlobalRandom()
         self.draws = 0 if self.context is None else self.context.draws
 
     def _roots(self) -> dict[str, Any]:
         taken = {id(obj) for obj in self.states.values()}
-        hidden = {n: o for n, o in hidden_roots(self.entry).items() if id(o) not in taken}
+        hidden = {n: o for n, o in reachable(self.entry).items() if id(o) not in taken}
         return {**self.states, **hidden, "arguments": (self.args, self.kwargs)}
 
 
@@ -260,10 +224,10 @@ class Reread:
         before, context = self.before, self.before.context
         draw = np.random.default_rng(seed)
         draws = None if context is None else (context.draws, context.counts)
-        randomness = _Randomness()
+        now_random = GlobalRandom()
         try:
             before.contents.restore()
-            before.randomness.restore()
+            before.random.restore()
             for piece in targets:
                 place = before.contents.places.get(piece.path)
                 if place is not None:
@@ -281,7 +245,7 @@ class Reread:
             return self._state_difference(set(targets), changed)
         finally:
             self._after.restore()
-            randomness.restore()
+            now_random.restore()
             if context is not None and draws is not None:
                 context.draws, context.counts = draws
 

@@ -7,108 +7,19 @@ names, those that nodes are bound to, and registered state.
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
-from operator import is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlprof.overlap.readers import has_attributes, reader_of
 from rlprof.overlap.snapshots import Change, Snapshot
+from rlprof.overlap.variables import Variables
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
     from rlprof.overlap.program import Program
-
-
-#: What a variable that has no value counts as.
-_UNSET = object()
-_UNSETS = repeat(_UNSET)
-_GLOBAL = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"})
-
-
-class Bindings:
-    """What the variables of enclosing functions and of modules that some functions name are bound to.
-
-    Parameters
-    ----------
-    functions : iterable of function
-        Whose code, and that of functions in it, is looked at.
-    """
-
-    def __init__(self, functions: Iterable[FunctionType]) -> None:
-        cells: dict[int, tuple[str, CellType]] = {}
-        named: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
-        for function in functions:
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-                cells.setdefault(id(cell), (name, cell))
-            held = named.setdefault(id(function.__globals__), (function.__globals__, {}))
-            held[1].update(dict.fromkeys(sorted(_global_names(function.__code__))))
-        self._cells = [cell for _, cell in cells.values()]
-        self._globals = [(module.get, tuple(names)) for module, names in named.values()]
-        self._names = [name for name, _ in cells.values()]
-        self._names += [name for _, names in self._globals for name in names]
-        self._note(self._read())
-
-    def _read(self) -> list[Any]:
-        found = [_contents(cell) for cell in self._cells]
-        for get, names in self._globals:
-            found += map(get, names, _UNSETS)
-        return found
-
-    def _note(self, seen: list[Any]) -> None:
-        """Keep what was seen, in the form in which `changed` compares it."""
-        self._seen = seen
-        self._held = list(zip(self._cells, seen, strict=False))
-        self._bound, first = [], len(self._cells)
-        for get, names in self._globals:
-            self._bound.append((get, names, seen[first : first + len(names)]))
-            first += len(names)
-
-    def _is_same(self) -> bool:
-        try:
-            for cell, value in self._held:
-                if cell.cell_contents is not value:
-                    return False
-        except ValueError:  # not yet assigned
-            return False
-        for get, names, values in self._bound:  # noqa: SIM110 (a generator takes twice as long)
-            if not all(map(is_, map(get, names, _UNSETS), values)):
-                return False
-        return True
-
-    def changed(self) -> list[str]:
-        """Return the names of variables that are bound to something else than at the last look."""
-        if self._is_same():
-            return []
-        now, before = self._read(), self._seen
-        self._note(now)
-        return list(dict.fromkeys(n for n, a, b in zip(self._names, now, before, strict=True) if a is not b))
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield names and values as they were at the last look."""
-        for name, value in zip(self._names, self._seen, strict=True):
-            if value is not _UNSET:
-                yield name, value
-
-
-def _contents(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _UNSET
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """Names of variables of the module, without those of attributes."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in _GLOBAL}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _global_names(constant)
-    return names
 
 
 class Surroundings:
@@ -129,7 +40,7 @@ class Surroundings:
         ignored = tuple(ignored)
         skip = frozenset(id(item) for item in ignored if not isinstance(item, str))
         self._ignored = frozenset(item for item in ignored if isinstance(item, str))
-        self._bound = Bindings([f for node in program.nodes.values() for f in _own_code(node)])
+        self._variables = Variables([f for node in program.nodes.values() for f in _own_code(node)])
         roots: dict[str, Any] = {}
         for node in program.nodes.values():
             owner = None if node.is_marked else node.owner
@@ -140,7 +51,7 @@ class Surroundings:
         for value in given:
             if has_attributes(value):  # the region is a method that was wrapped in its class
                 roots.setdefault(_free(roots, type(value).__name__, value), value)
-        for name, value in self._bound:
+        for name, value in self._variables:
             if not isinstance(value, (ModuleType, type, FunctionType, MethodType)):
                 roots.setdefault(name, value)
         self._around = {id(n.owner) for n in program.nodes.values() if n.children and not n.is_marked}
@@ -148,7 +59,7 @@ class Surroundings:
 
     def look(self) -> Changes | None:
         """Return what has changed since the last look, whoever did it; None: nothing."""
-        names, moved = self._bound.changed(), self._snapshot.look()
+        names, moved = self._variables.changed(), self._snapshot.look()
         return Changes(self, names, moved) if names or moved else None
 
     def outside(self, changes: Changes, beside: Iterable[Any]) -> list[str]:

@@ -17,7 +17,7 @@ from rlprof.overlap.call_record import CallRecord
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
-from rlprof.overlap.global_random import GlobalRandom
+from rlprof.overlap.generators import GlobalRandom
 from rlprof.overlap.known import Known, Raw, RawPack
 from rlprof.overlap.lineage import Lineage, are_same, is_followed, items_of
 from rlprof.overlap.modes import current_modes

@@ -389,6 +389,55 @@ def test_global_random_numbers_are_put_back() -> None:
     assert report.run_again["iteration/draw"] == 2
 
 
+HELD: list[float] = []
+filter = [0.0]  # like a built-in function
+
+
+def test_what_functions_inside_an_entry_name_is_put_back() -> None:
+    """Also variables of the module that are named like a built-in function."""
+    counter, program = Counter(), Program()
+
+    def draw() -> float:
+        filter[0] += 1.0
+        return sum(HELD.append(1.0) or float(len(HELD)) for _ in range(1))  # code of its own
+
+    counter.draw = draw  # type: ignore[attr-defined]
+
+    def body() -> None:
+        counter.bump()
+        counter.draw()  # type: ignore[attr-defined]
+
+    iteration = LoopNode(None, program, body, name="iteration")
+    wrap(counter, "bump", iteration, updates(State("VALUE", counter.value)))
+    wrap(counter, "draw", iteration, stateless=True)
+    report = check_declarations(program, lambda: [iteration() for _ in range(2)])
+    assert report.run_again["iteration/draw"] == 2, "each call finds what it found natively"
+    assert (HELD, filter) == ([], [0.0])
+
+
+def test_the_program_draws_afterwards_what_it_would_have_drawn() -> None:
+    """Generators that belong to everybody are where they were, and both runs see the same numbers."""
+    counter, program = Counter(), Program()
+    drawn: list[float] = []
+    counter.draw = lambda: np.random.random() + random.random()  # type: ignore[attr-defined]
+
+    def body() -> float:
+        counter.bump()
+        return counter.draw()  # type: ignore[attr-defined,no-any-return]
+
+    iteration = LoopNode(None, program, body, name="iteration")
+    wrap(counter, "bump", iteration, updates(State("VALUE", counter.value)))
+    wrap(counter, "draw", iteration, stateless=True)
+    random.seed(1)
+    np.random.seed(1)
+    expected = [np.random.random() + random.random() for _ in range(4)]
+    random.seed(1)
+    np.random.seed(1)
+    check_declarations(program, lambda: drawn.extend([iteration() for _ in range(2)]))
+    assert [np.random.random() + random.random() for _ in range(4)] == expected
+    assert drawn == [*expected[:2], *expected[:2]]
+
+
 def test_what_cannot_be_looked_into_is_told() -> None:
     counter = Counter()
     counter.outside = memoryview(b"abc")
