@@ -2,9 +2,9 @@
 
 It says ``ready {...}`` on its standard output once samples really come, or ``failed {...}`` (exit code 2),
 and then writes into the session's folder until its standard input closes or it gets SIGTERM; so it ends with
-its parent, however that ends, and outlives the profiled program. Written are the tables ``activity``,
-``devices``, ``notes`` and, for ``--metrics``, ``counters`` of `rlprof.capture.parts`, every half second, and
-a description of this process:
+its parent, however that ends, and outlives the profiled program. With ``--discard`` it then removes the
+folder. Written are the tables ``activity``, ``devices``, ``notes`` and, for ``--metrics``, ``counters`` of
+`rlprof.capture.parts`, every half second, and a description of this process:
 
 ``{"label": "sampler", "anchors": [...], "sampler": {"backend", "source", "period_ns", "devices", "clock",
 "samples", "losses", "finished", "cpu_s", "wall_s", "startup_cpu_s", "memory_bytes"}}``
@@ -20,6 +20,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import time
@@ -52,6 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code: 0, or 2 if sampling is impossible here.
     """
     options = _options(arguments)
+    try:
+        return _sample(options)
+    finally:
+        if options.discard and _is_input_closed():
+            shutil.rmtree(options.folder, ignore_errors=True)
+
+
+def _sample(options: argparse.Namespace) -> int:
     stop = _Stop()
     try:
         period = (
@@ -341,6 +350,11 @@ class _Stop:
         return self._stopped
 
 
+def _is_input_closed() -> bool:
+    """Whether the parent is done with this process, or gone; it is not if this one was told to end alone."""
+    return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
+
+
 def _failure(error: Exception) -> RlprofError:
     """What went wrong, for the notes: no error of a library (a GPU was lost, say) may cost samples."""
     return error if isinstance(error, RlprofError) else RlprofError(f"{type(error).__name__}: {error}")
@@ -410,6 +424,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--devices", default="all", help="numbers of the GPUs, or all")
     parser.add_argument("--folder", type=Path, help="the session's folder")
     parser.add_argument("--metrics", nargs="*", default=[], help="further metrics of the chip (cupti)")
+    parser.add_argument("--discard", action="store_true", help="remove the folder when the input closes")
     parser.add_argument("--probe", action="store_true", help="try whether it works, write nothing")
     options = parser.parse_args(arguments)
     if options.folder is None and not options.probe:

@@ -22,6 +22,7 @@ from rlprof.capture.clock import Anchor
 from rlprof.capture.kernels import KERNELS_VARIABLE
 from rlprof.capture.part_reader import read_parts
 from rlprof.capture.recorder import ENVIRONMENT
+from rlprof.capture.scratch import claim, scratch_name, sweep
 from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent
 
@@ -96,6 +97,8 @@ class Session:
         What to record.
     force : bool
         Replace an existing file, and a folder of parts that an earlier session left.
+    keep : bool
+        What was recorded stays in the folder of parts if this process is killed. False: it goes with it.
 
     Raises
     ------
@@ -105,18 +108,42 @@ class Session:
         If `out` exists and `force` is not set, or its folder cannot be written.
     """
 
-    def __init__(self, out: Path, options: Options | None = None, *, force: bool = False) -> None:
+    def __init__(
+        self, out: Path, options: Options | None = None, *, force: bool = False, keep: bool = True
+    ) -> None:
         self.out = Path(out)
         self.options = options or Options()
-        self.force = force
+        self.force, self.keep = force, keep
         self.folder = self.out.with_name(self.out.name + ".parts").absolute()
         self.facts: SessionFacts | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
         if running := os.environ.get(ENVIRONMENT):
             raise UsageError(
                 f"a capture session is running already ({Path(running).name.removesuffix('.parts')})",
                 hint="end it first; sessions do not nest",
             )
+
+    @classmethod
+    def scratch(cls, beside: Path, options: Options) -> Session:
+        """A session of which no capture is made: its parts are read while it runs, then `drop` it.
+
+        Its folder goes also if this process is killed: the sampler removes it, or else the next session
+        beside it does.
+
+        Parameters
+        ----------
+        beside : pathlib.Path
+            The folder in which it may have a folder of its own.
+        options : Options
+            What to record.
+
+        Raises
+        ------
+        UsageError
+            If a session is running in this process already.
+        """
+        return cls(beside / scratch_name(), options, keep=False)
 
     def start(self) -> None:
         """Make the folder and start the sampler; returns once samples really come.
@@ -141,8 +168,7 @@ class Session:
             self.facts = replace(self.facts, start_ns=anchor.monotonic_ns, anchor=anchor, traced=traced)
             self.facts.write(self.folder)
         except BaseException:
-            self.end_sampler()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.drop()
             raise
 
     def environment(self) -> dict[str, str]:
@@ -188,10 +214,19 @@ class Session:
                 hint=f"then `rlprof capture --assemble {self.folder.name} -o {self.out.name}`:"
                 " what was recorded is kept there",
             ) from error
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.drop()
         return made
 
+    def drop(self) -> None:
+        """End the sampler and remove the folder of parts."""
+        self.end_sampler()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def _make_folder(self) -> None:
+        sweep(self.folder.parent)
         if self.out.exists() and not self.force:
             raise OutputError(
                 "exists already", where=self.out, hint="--force (in Python force=True) replaces it"
@@ -202,6 +237,8 @@ class Session:
             if self.folder.exists() and self.force:
                 shutil.rmtree(self.folder)
             self.folder.mkdir()
+            if not self.keep:
+                self._lock = claim(self.folder)
         except FileExistsError as error:
             raise OutputError(
                 "parts of an earlier session are there",
@@ -236,6 +273,8 @@ class Session:
             command += ["--devices", ",".join(map(str, asked.devices))]
         if asked.metrics:
             command += ["--metrics", *asked.metrics]
+        if not self.keep:
+            command.append("--discard")
         # a session of its own: a Ctrl-C for the program must not end it, closing its input does
         self._sampler = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -131,7 +130,7 @@ class SampledDevice:
         for name in ("host",) if device is None else ("cupti", "dcgm", "nvml"):
             rate = 1000.0 if rate_hz is None and name == "cupti" else rate_hz
             options = Options(name, rate, None if device is None else (device,))  # type: ignore[arg-type]
-            session = Session(folder / f".activity-{os.getpid()}", options)
+            session = Session.scratch(folder, options)
             try:
                 session.start()
             except RlprofError as error:
@@ -172,5 +171,4 @@ class SampledDevice:
 
     def close(self) -> None:
         """End the sampler and remove its files."""
-        self._session.end_sampler()
-        shutil.rmtree(self._session.folder, ignore_errors=True)
+        self._session.drop()

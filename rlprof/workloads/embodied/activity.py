@@ -6,7 +6,6 @@ The sampler is a process of its own and samples whole devices; without a GPU it 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +132,7 @@ class Activity:
         for name in tried:
             rate = RATE_HZ if rate_hz is None and name == "cupti" else rate_hz
             options = Options(name, rate, (gpus or None) if name != "host" else None)  # type: ignore[arg-type]
-            session = Session(out / f".activity-{os.getpid()}", options)
+            session = Session.scratch(out, options)
             try:
                 with _no_client_of_mps():
                     session.start()
@@ -195,7 +194,6 @@ class Activity:
     def close(self) -> None:
         """End the sampler, if it is this run's own, and remove what it wrote."""
         if self._session is not None:
-            self._session.end_sampler()
-            shutil.rmtree(self._session.folder, ignore_errors=True)
+            self._session.drop()
             self._session = None
         self._folder = None
