@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,11 +13,11 @@ from rlprof.overlap.constants import Constants, equal_bits, is_same, is_scalar
 from rlprof.overlap.errors import RecordingError
 from rlprof.overlap.flags import find_flags, find_layouts, find_not_joined
 from rlprof.overlap.forms import Form
-from rlprof.overlap.known import Known, MemoryTrack, Raw, RawPack, is_shared
+from rlprof.overlap.known import Known, MemoryTrack, Raw, RawPack, is_shared, whole_of
 from rlprof.overlap.recording import Invocation, Recording
 from rlprof.overlap.specs import Cell, Mode, NodeSpec, StateSpec
 from rlprof.overlap.trace import RunTrace
-from rlprof.overlap.values import describe
+from rlprof.overlap.values import describe, take_apart
 
 
 class Assembler:
@@ -319,7 +320,7 @@ def assemble(
         )
     return Recording(
         region,
-        dict(nodes),
+        _with_names(nodes, runs),
         made.states,
         invocations,
         made.constants.table,
@@ -328,3 +329,20 @@ def assemble(
         find_layouts(runs),
         find_not_joined(runs),
     )
+
+
+def _with_names(nodes: Mapping[str, NodeSpec], runs: Sequence[RunTrace]) -> dict[str, NodeSpec]:
+    """Nodes whose `shared_outputs` name items of named tuples also by their names, as bindings do."""
+    found = dict(nodes)
+    for record in (record for run in runs for record in run.records):
+        node = found[record.node.path]
+        if node.batch is None or not node.batch.shared_outputs or record.output is None:
+            continue
+        value = whole_of(record.output)
+        parts = take_apart(value) if isinstance(value, tuple) else None
+        named = () if parts is None else parts.keys
+        shared = dict.fromkeys(node.batch.shared_outputs)
+        shared |= dict.fromkeys(name for place, name in enumerate(named) if place in shared)
+        if len(shared) > len(node.batch.shared_outputs):
+            found[node.path] = replace(node, batch=replace(node.batch, shared_outputs=tuple(shared)))
+    return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.overlap.batches import not_joined
 from rlprof.overlap.bindings import Binding, Gather, Pack, Path, Ref, Slice, leaves
 from rlprof.overlap.errors import ReplayError
-from rlprof.overlap.known import RawPack, is_shared, leaves_of
+from rlprof.overlap.known import is_shared, leaves_of, whole_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.values import at_path, describe, take_apart
 from rlprof.text import counted
@@ -99,8 +99,7 @@ def find_not_joined(runs: Sequence[RunTrace]) -> Mapping[str, tuple[Path, ...]]:
         batch, output = record.node.batch, record.output
         if batch is None or not record.batch_size or output is None:
             continue
-        value = output.whole if isinstance(output, RawPack) else output.obj
-        paths = tuple(islice(not_joined(value, batch, record.batch_size), _LISTED))
+        paths = tuple(islice(not_joined(whole_of(output), batch, record.batch_size), _LISTED))
         if paths:
             found[record.id] = paths
     return found

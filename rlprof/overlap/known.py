@@ -148,6 +148,11 @@ def can_change(container: Any) -> bool:
     return not isinstance(container, tuple)
 
 
+def whole_of(raw: Raw) -> Any:
+    """Return the value itself."""
+    return raw.whole if isinstance(raw, RawPack) else raw.obj
+
+
 def leaves_of(raw: Raw) -> Iterator[Known]:
     """Yield what a value is made of, and the arrays in containers that a call returned."""
     if isinstance(raw, RawPack):

@@ -102,7 +102,8 @@ class BatchSpec:
     sequences : tuple of str
         Parameters that are lists or tuples of one item for each sample.
     shared_outputs : tuple of int or str
-        First-level keys of the output that have no such axis and are the same in every part.
+        First-level keys of the output that have no such axis and are the same in every part; of a named
+        tuple names or positions.
     unit : int
         Samples that belong together (a GRPO group, a simulator worker): cuts fall between units.
     invariant : bool

@@ -18,7 +18,7 @@ from rlprof.overlap.context import CallContext
 from rlprof.overlap.device_times import DeviceTimes
 from rlprof.overlap.forms import Form, form_of
 from rlprof.overlap.generators import GlobalRandom
-from rlprof.overlap.known import Known, Raw, RawPack
+from rlprof.overlap.known import Known, Raw, RawPack, whole_of
 from rlprof.overlap.lineage import Lineage, are_same, is_followed, items_of
 from rlprof.overlap.modes import current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
@@ -186,7 +186,7 @@ class RunTrace:
     def _find_changes(self, record: CallRecord) -> None:
         """Find containers that an innermost call has changed."""
         for raw, before in record.containers:
-            now = items_of(raw.whole if isinstance(raw, RawPack) else raw.obj) or ()
+            now = items_of(whole_of(raw)) or ()
             if are_same(now, before):
                 continue
             if isinstance(raw, RawPack):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -234,3 +234,20 @@ def test_a_number_that_every_part_shares_is_not_joined() -> None:
     program, graph = plain.recorded(shared_outputs=("rows",))
     program.install(split_spatial(graph, "iteration/make"))
     assert plain.iteration(np.arange(4.0))["rows"] == 7.5
+
+
+class Pair(NamedTuple):
+    """Rows by sample, and what is the same for all."""
+
+    rows: Any
+    scale: Any
+
+
+@pytest.mark.parametrize("shared", [(1,), ("scale",)])
+def test_an_item_of_a_named_tuple_is_shared_by_name_or_by_position(shared: tuple[int | str, ...]) -> None:
+    """Also where it is used alone; its two numbers look like samples of a part, and are none."""
+    plain = Split(lambda x: x, lambda found: found.scale)
+    plain.make = lambda x: Pair(x, np.array([7.5, 8.5]))  # type: ignore[method-assign]
+    program, graph = plain.recorded(shared_outputs=shared)
+    program.install(split_spatial(graph, "iteration/make"))
+    assert plain.iteration(np.arange(4.0)).tolist() == [7.5, 8.5]
