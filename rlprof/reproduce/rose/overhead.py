@@ -4,101 +4,172 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.results import Document, documents, facts, on_gpu, stored_study
-from rlprof.reproduce.rose.schedules import PAPER_SIMULATORS
+from rlprof.reproduce.rose.results import (
+    PAPER_SIMULATORS,
+    Document,
+    facts,
+    optimisation_study,
+    outcome,
+    set_up,
+)
 from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     import polars as pl
 
+PARTS = ("training that counts", "net overhead", "quota search")
+NOT_STORED = Unavailable("no optimisation is stored")
 #: Length of a complete run in iterations, and of the paper's iterations in seconds (85,727 s / 252).
 ITERATIONS, PAPER_ITERATION_S = 250, 340.0
 
 
 def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
-    """Return one row for an optimisation: seconds in all, retained, net; gain of an iteration; decisions."""
+    """Return one row for an optimisation: seconds in all, retained, net; gain of an iteration; decisions.
+
+    ``iteration_s`` is the median of complete iterations by the selected graph, or of the best order that ran
+    where nothing was selected; ``quota_s`` what finding levels and a quota took, which is not in the others.
+    """
     found = document.get("optimisation")
     if not isinstance(found, dict) or "overhead" not in found:
         return []
-    spent = found["overhead"]
-    iterations = [i["time_s"] for i in found.get("iterations", ())]
+    spent, steps = found["overhead"], document.get("steps", {})
+    quota = [steps[n]["seconds"] for n in ("levels", "quotas") if steps.get(n, {}).get("ok")]
     return [
         {
             **facts(file, document),
-            "rounds": len(found.get("rounds", ())),
-            "accepted": sum(bool(r["accepted"]) for r in found.get("rounds", ())),
-            "steps": "; ".join(found.get("steps", ())),
-            "ended": found.get("ended"),
-            "iteration_s": min(iterations) if iterations else None,
+            **outcome(document),
+            "stopped": found.get("stopped"),
+            "iteration_s": _iteration_s(found),
             **{name: spent.get(name) for name in ("total_s", "retained_training_s", "net_s", "gain_s")},
             "paid_back_after_iterations": spent.get("paid_back_after_iterations"),
+            "quota_s": sum(quota) if quota else None,
         }
     ]
 
 
+def _iteration_s(found: Mapping[str, Any]) -> float | None:
+    by_graph: dict[str, list[float]] = {}
+    for one in found.get("iterations", ()):
+        by_graph.setdefault(one["graph"], []).append(one["time_s"])
+    return min((median(times) for times in by_graph.values()), default=None)
+
+
 def study(preset: str, seed: int, checkout: Path) -> Study:
-    """Return the study of stored optimisations; a small one here would say nothing about the cost."""
-    stored = documents(checkout, lambda d: on_gpu(d) and bool(overhead_rows("", d)))
-    return stored_study("rose/overhead", preset, seed, stored, overhead_rows)
+    """Return the study of stored optimisations: on a GPU, or on a processor."""
+    return optimisation_study("rose/overhead", preset, seed, checkout, overhead_rows)
 
 
-def shares(frame: pl.DataFrame) -> pl.DataFrame:
+def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     """Return the net overhead as a share of complete runs.
 
     Returns
     -------
-    polars.DataFrame
-        ``simulator``, ``net_s``, ``of_own_run`` (of 250 iterations as fast as the best one here),
-        ``of_papers_run`` (of 250 iterations of 340 s).
+    polars.DataFrame or Unavailable
+        ``file``, ``simulator``, ``mps``, ``net_s``, ``quota_s``, ``of_own_run`` (of 250 iterations of the
+        order that was found), ``of_papers_run`` (of 250 iterations of 340 s), ``paid_back_after_iterations``.
     """
     import polars as pl
 
+    if frame.is_empty():
+        return NOT_STORED
     return frame.select(
         "file",
         "simulator",
+        "mps",
         "net_s",
+        "quota_s",
         (pl.col("net_s") / (ITERATIONS * pl.col("iteration_s"))).alias("of_own_run"),
         (pl.col("net_s") / (ITERATIONS * PAPER_ITERATION_S)).alias("of_papers_run"),
         "paid_back_after_iterations",
     )
 
 
+def spent_rows(frame: pl.DataFrame, paper: Paper) -> pl.DataFrame | Unavailable:
+    """Return where the time of optimising went, ours and the paper's.
+
+    Returns
+    -------
+    polars.DataFrame or Unavailable
+        ``run``, ``what`` ("training that counts", "net overhead", "quota search"), ``seconds``.
+    """
+    import polars as pl
+
+    if frame.is_empty():
+        return NOT_STORED
+    rows: list[tuple[str, str, float]] = []
+    for r in frame.iter_rows(named=True):
+        run = f"{r['simulator']}{', MPS' if r['mps'] else ''}"
+        parts = (r["retained_training_s"], r["net_s"], r["quota_s"])
+        rows += [(run, what, s) for what, s in zip(PARTS, parts, strict=True) if s is not None]
+    for name in dict.fromkeys(PAPER_SIMULATORS[s] for s in frame["simulator"] if s in PAPER_SIMULATORS):
+        for what, series in zip(PARTS, ("retained training", "net overhead"), strict=False):
+            value = paper.value("overhead", series, name)
+            if isinstance(value, float):
+                rows.append((f"paper, {name}", what, value))
+    return pl.DataFrame(
+        rows, schema={"run": pl.String, "what": pl.String, "seconds": pl.Float64}, orient="row"
+    )
+
+
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Section 5.4: net overhead, and its share of a complete run."""
+    """Section 5.4: optimising in all, net, and its share of a complete run."""
+    frame = tables["overhead"]
+    table = shares(frame)
+    if isinstance(table, Unavailable):
+        return _compared("LIBERO", {}, paper, "LIBERO", table.reason)
     found: list[Compared] = []
-    for r in shares(tables["overhead"]).iter_rows(named=True):
-        name = PAPER_SIMULATORS.get(r["simulator"])
+    for whole, share in zip(frame.iter_rows(named=True), table.iter_rows(named=True), strict=True):
+        name = PAPER_SIMULATORS.get(whole["simulator"])
         if name is None:
             continue
-        why = (
-            "shorter iterations: ours and the paper's differ in program and size; quota trials are apart here"
-        )
-        share = paper.value("overhead", "net overhead of the run", name)
-        found += [
-            Compared(
-                f"{r['simulator']}: net overhead",
-                "s",
-                amount(r["net_s"]),
-                paper.value("overhead", "net overhead", name),
-                why,
-            ),
-            Compared(
-                f"{r['simulator']}: of {ITERATIONS} of our iterations",
-                "%",
-                amount(r["of_own_run"], 100),
-                share,
-                why,
-            ),
-            Compared(
-                f"{r['simulator']}: of {ITERATIONS} iterations of {PAPER_ITERATION_S:.0f} s",
-                "%",
-                amount(r["of_papers_run"], 100),
-                share,
-                why,
-            ),
-        ]
+        label = f"{whole['simulator']}{', MPS' if whole['mps'] else ''}"
+        found += _compared(label, {**whole, **share}, paper, name, _cause(whole))
     return found
+
+
+def _compared(label: str, row: Mapping[str, Any], paper: Paper, name: str, why: str) -> list[Compared]:
+    missing = why if not row else "it is not known"
+    printed = paper.value("overhead", "net overhead of the run", name)
+    apart = Unavailable("there it is part of the net overhead")
+    none = Unavailable("the paper searches quotas for ManiSkill alone")
+
+    def one(what: str, unit: str, column: str, scale: float, theirs: float | Unavailable) -> Compared:
+        return Compared(f"{label}: {what}", unit, amount(row.get(column), scale, missing), theirs, why)
+
+    rows = [
+        one("optimisation in all", "s", "total_s", 1, paper.value("overhead", "optimisation in all", name)),
+        one(
+            "training that counts",
+            "s",
+            "retained_training_s",
+            1,
+            paper.value("overhead", "retained training", name),
+        ),
+        one("net overhead", "s", "net_s", 1, paper.value("overhead", "net overhead", name)),
+        one(f"net, of {ITERATIONS} of our iterations", "%", "of_own_run", 100, printed),
+        one(
+            f"net, of {ITERATIONS} iterations of {PAPER_ITERATION_S:.0f} s",
+            "%",
+            "of_papers_run",
+            100,
+            printed,
+        ),
+    ]
+    if row.get("quota_s") is not None:
+        rows.append(one("quota search, apart", "s", "quota_s", 1, apart if name == "ManiSkill" else none))
+    return rows
+
+
+def _cause(row: Mapping[str, Any]) -> str:
+    """What differs, and what the optimiser found."""
+    text = f"{set_up(row)}; {row['accepted']} of {row['rounds']} rounds accepted, {row['ended']}"
+    if row["iteration_s"] is not None:
+        text += f"; an iteration takes {row['iteration_s']:.3g} s here, {PAPER_ITERATION_S:.0f} s there"
+    paid = row["paid_back_after_iterations"]
+    return text + ("; nothing was gained" if paid is None else f"; paid back after {paid:.0f} iterations")

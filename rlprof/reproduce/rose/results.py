@@ -1,4 +1,7 @@
-"""Measurements of embodied RL: documents that scripts in `benchmarks/gpu` wrote, or one made here."""
+"""Measurements of embodied RL: documents that scripts in `benchmarks/gpu` wrote, or one made here.
+
+`python -m benchmarks.place_rose OUT` puts such documents where they are looked for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,15 @@ from rlprof.reproduce.errors import ReproduceError
 from rlprof.reproduce.study import Study
 
 FOLDER = "benchmarks/results/gpu"
-PRESETS = ("smoke", "h200")
+#: Optimisations on a processor.
+PROCESSOR_FOLDER = "benchmarks/results/optimize"
+#: Which of the paper's simulators each stands for; physics of the arm run on a processor, as LIBERO's.
+PAPER_SIMULATORS = {"libero": "LIBERO", "mujoco_warp": "ManiSkill", "mujoco_arm": "LIBERO"}
+#: What makes the optimisations of a preset, on a machine that it fits.
+MADE_BY = {
+    "smoke": "python -m benchmarks.gpu.optimize --out OUT --preset tiny --device cpu --workers 1",
+    "h200": "bash benchmarks/gpu/optimize.sh OUT libero (or mujoco_warp) on a GPU",
+}
 Document = dict[str, Any]
 #: What a smoke test runs on a processor: everything that the GPU runs, small.
 SMOKE = (
@@ -28,24 +39,28 @@ SMOKE = (
 SMOKE_LIMIT_S = 180
 
 
-def documents(checkout: Path, wanted: Callable[[Document], bool]) -> dict[str, Document]:
-    """Return the documents of measurements on GPUs that are stored, by file.
+def documents(
+    checkout: Path, wanted: Callable[[Document], bool], folder: str = FOLDER
+) -> dict[str, Document]:
+    """Return the documents of measurements that are stored, by file.
 
     Parameters
     ----------
     checkout : pathlib.Path
-        Holds `FOLDER`.
+        Holds `folder`.
     wanted : callable
         Says which; by content, whatever the file is called.
+    folder : str
+        Of measurements on GPUs, or another one.
     """
     found: dict[str, Document] = {}
-    for path in sorted((checkout / FOLDER).rglob("*.json")):
+    for path in sorted((checkout / folder).rglob("*.json")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(document, dict) and wanted(document):
-            found[str(path.relative_to(checkout / FOLDER))] = document
+            found[str(path.relative_to(checkout / folder))] = document
     return found
 
 
@@ -57,6 +72,44 @@ def on_gpu(document: Document) -> bool:
         and isinstance(config, dict)
         and str(config.get("device", "")).startswith("cuda")
     )
+
+
+def is_optimisation(document: Document) -> bool:
+    """Whether `benchmarks.gpu.optimize` wrote it, wherever it ran."""
+    return document.get("command") == "optimize" and isinstance(document.get("config"), dict)
+
+
+def optimisation_study(
+    name: str,
+    preset: str,
+    seed: int,
+    checkout: Path,
+    rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+) -> Study:
+    """Return a study of stored optimisations: on a GPU (`h200`), or small on a processor (`smoke`).
+
+    Parameters
+    ----------
+    name, preset, seed, checkout
+        As of every study. The seed tells tables apart; stored measurements have their own.
+    rows_of : callable
+        Rows of a document, given its file. Documents without rows are no cases.
+
+    Returns
+    -------
+    Study
+        Without cases, and with the command that makes them, if nothing is stored.
+    """
+
+    def wanted(document: Document) -> bool:
+        here = on_gpu(document) if preset == "h200" else not on_gpu(document)
+        return is_optimisation(document) and here and bool(rows_of("", document))
+
+    stored = documents(checkout, wanted, FOLDER if preset == "h200" else PROCESSOR_FOLDER)
+    if stored:
+        return stored_study(name, preset, seed, stored, rows_of)
+    made_by = f"{MADE_BY[preset]}, then python -m benchmarks.place_rose OUT"
+    return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 
 
 def made_here(checkout: Path) -> Document:
@@ -132,7 +185,9 @@ def stored_study(
     """
     if not stored:
         raise ReproduceError(
-            f"no measurements for {name} are stored", where=FOLDER, hint="scripts in benchmarks/gpu make them"
+            f"no measurements for {name} are stored",
+            where=FOLDER,
+            hint="scripts in benchmarks/gpu make them, python -m benchmarks.place_rose OUT stores them",
         )
     digests = {
         file: hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:12]
@@ -149,6 +204,7 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "file": file,
         "simulator": config["simulator"],
         "policy": config["policy"],
+        "preset": config.get("preset"),
         "envs": config["envs"],
         "device": config["device"],
         "gpu": str(machine.get("gpu", "")).partition(",")[0].partition("\n")[0] or "none",
@@ -156,3 +212,42 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "date": machine.get("date"),
         "torch": machine.get("torch"),
     }
+
+
+def outcome(document: Document) -> dict[str, Any]:
+    """Return what the optimiser decided in a run of `benchmarks.gpu.optimize`, for rows.
+
+    Returns
+    -------
+    dict
+        ``rounds`` and ``accepted`` (how many), ``steps``, ``ended`` (why); ``quota`` ("simulator 90 %";
+        empty: all SMs are kept) and ``quota_reason``. Null where nothing was searched.
+    """
+    found, quotas = document.get("optimisation"), document.get("quotas")
+    row: dict[str, Any] = dict.fromkeys(("rounds", "accepted", "steps", "ended", "quota", "quota_reason"))
+    if isinstance(found, Mapping):
+        rounds = found.get("rounds", ())
+        row |= {
+            "rounds": len(rounds),
+            "accepted": sum(bool(r["accepted"]) for r in rounds),
+            "steps": "; ".join(found.get("steps", ())),
+            "ended": found.get("ended"),
+        }
+    if isinstance(quotas, Mapping):
+        chosen = quotas.get("quotas") or {}
+        row |= {
+            "quota": "; ".join(f"{name} {percent} %" for name, percent in chosen.items()),
+            "quota_reason": quotas.get("reason"),
+        }
+    return row
+
+
+def set_up(row: Mapping[str, Any]) -> str:
+    """Say what differs from the paper's set-up, from a row that has the facts of its run."""
+    gpu, policy = row["gpu"], row["policy"]
+    if row.get("preset") == "tiny":
+        policy = f"a tiny {policy}"
+    return (
+        f"another machine and program: {'a processor' if gpu == 'none' else f'one {gpu}'}, {policy} on"
+        f" {row['simulator']} with {row['envs']} environments here; eight GPUs, pi0.5 in RLinf there"
+    )

@@ -1,4 +1,4 @@
-"""Fig 11, Fig 14 and Table 2: complete iterations under each schedule, and of optimised graphs."""
+"""Fig 11 and Table 2: complete iterations under each schedule, and of optimised graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.alone import by_workload
-from rlprof.reproduce.rose.results import Document, facts, measured_study, on_gpu
+from rlprof.reproduce.rose.results import PAPER_SIMULATORS, Document, facts, measured_study, on_gpu, set_up
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 BASELINES = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
 #: Why there is no figure.
 NONE = "nothing but today's schedules ran"
-OPTIMISED, ONE_ROUND = "optimised", "round 1"
-PAPER_SIMULATORS = {"libero": "LIBERO", "mujoco_warp": "ManiSkill"}
+OPTIMISED, ONE_ROUND, WITH_QUOTA = "optimised", "round 1", "with quota"
 #: What the paper finds best of RLinf's schedules.
 PAPER_BEST = {"LIBERO": "colocated-pipe", "ManiSkill": "colocated"}
 
@@ -142,11 +141,7 @@ def cause(frame: pl.DataFrame, simulator: str) -> str:
     rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
     if not rows:
         return ""
-    r = rows[-1]
-    return (
-        f"another machine and program: one {r['gpu']}, {r['policy']} on {simulator} with {r['envs']}"
-        f" environments here; eight GPUs, pi0.5 in RLinf there{withdrawn(frame, simulator)}"
-    )
+    return set_up(rows[-1]) + withdrawn(frame, simulator)
 
 
 def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
@@ -189,31 +184,6 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
             )
         )
     return rows
-
-
-def compare_ablation(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Fig 14: graph alone, with MPS; one round, two rounds. Over the best of today's schedules."""
-    frame = tables["schedules"]
-    table = by_variant(frame)
-    found: list[Compared] = []
-    wanted = (
-        ("mujoco_warp", OPTIMISED, False, "graph only over Colocated", "ManiSkill, pi0.5"),
-        ("mujoco_warp", OPTIMISED, True, "graph and MPS over Colocated", "ManiSkill, pi0.5"),
-        ("libero", ONE_ROUND, False, "one round over Colocated+Pipe", "LIBERO, pi0.5"),
-        ("libero", OPTIMISED, False, "two rounds over Colocated+Pipe", "LIBERO, pi0.5"),
-    )
-    for simulator, variant, mps, series, x in wanted:
-        row = variant_row(table, simulator, variant, mps=mps)
-        found.append(
-            Compared(
-                f"{simulator}: {series}",
-                "1",
-                amount(row and row["over_best"], missing="it did not run"),
-                paper.value("fig14", series, x),
-                cause(frame, simulator) if row else "",
-            )
-        )
-    return found
 
 
 def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:

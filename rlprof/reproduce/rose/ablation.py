@@ -1,0 +1,257 @@
+"""Fig 14: what the graph, MPS and quotas each give, and what each round does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from rlprof.reproduce.compare import Compared, amount
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.results import (
+    PAPER_SIMULATORS,
+    Document,
+    optimisation_study,
+    outcome,
+    set_up,
+)
+from rlprof.reproduce.rose.schedules import BASELINES, ONE_ROUND, OPTIMISED, WITH_QUOTA, iteration_rows
+from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Row = dict[str, Any]
+#: Forms of a program, as the figure calls them.
+ONE, GRAPH, MPS, FULL = "one round", "graph", "graph, MPS", "graph, MPS, quota"
+NOT_STORED = Unavailable("no optimisation is stored")
+#: Number of the paper by figure and form: series and workload.
+PRINTED = {
+    "fig14a": {
+        GRAPH: ("graph only over Colocated", "ManiSkill, pi0.5"),
+        MPS: ("graph and MPS over Colocated", "ManiSkill, pi0.5"),
+        FULL: ("full over Colocated", "ManiSkill, pi0.5"),
+    },
+    "fig14b": {
+        ONE: ("one round over Colocated+Pipe", "LIBERO, pi0.5"),
+        GRAPH: ("two rounds over Colocated+Pipe", "LIBERO, pi0.5"),
+    },
+}
+WORKLOADS = {"fig14a": ("ManiSkill", "mujoco_warp"), "fig14b": ("LIBERO", "libero")}
+FIRST_SHARE = "share of the first round in the time saved"
+
+
+def iterations(file: str, document: Document) -> list[Row]:
+    """Return one row for each counted iteration, as `schedules.iteration_rows`, with what was decided."""
+    return [{**row, **outcome(document)} for row in iteration_rows(file, document)]
+
+
+def study(preset: str, seed: int, checkout: Path) -> Study:
+    """Return the study of stored optimisations."""
+    return optimisation_study("rose/ablation", preset, seed, checkout, iterations)
+
+
+def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
+    """Return how much faster each form is than the best of today's schedules in the same run.
+
+    Returns
+    -------
+    polars.DataFrame or Unavailable
+        ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
+        median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
+        ``reference`` (the schedules compared with), ``active_frac`` (mean). Today's schedules are forms too.
+    """
+    import polars as pl
+
+    if frame.is_empty():
+        return NOT_STORED
+    rows = [r for r in frame.iter_rows(named=True) if r["withdrawn"] is None]
+    found: dict[tuple[str, str, bool], list[tuple[float, str, Row]]] = {}
+    for file in dict.fromkeys(r["file"] for r in rows):
+        of = [r for r in rows if r["file"] == file]
+        rates: dict[str, list[float]] = {}
+        for r in of:
+            rates.setdefault(r["variant"], []).append(r["steps_per_s"])
+        today = {v: median(rate) for v, rate in rates.items() if v in BASELINES}
+        if not today:
+            continue
+        reference = max(today, key=lambda v: today[v])
+        for r in of:
+            for form in forms(r):
+                found.setdefault((r["simulator"], form, r["mps"]), []).append(
+                    (r["steps_per_s"] / today[reference], _called(reference), r)
+                )
+    table = []
+    for (simulator, form, mps), each in found.items():
+        over, active = [e[0] for e in each], [e[2]["active_frac"] for e in each]
+        known = [a for a in active if a is not None]
+        table.append(
+            {
+                "simulator": simulator,
+                "form": form,
+                "mps": mps,
+                "over_best": median(over),
+                "least": min(over),
+                "most": max(over),
+                "iterations": len(each),
+                "runs": len({e[2]["file"] for e in each}),
+                "reference": " and ".join(dict.fromkeys(e[1] for e in each)),
+                "active_frac": fmean(known) if known else None,
+            }
+        )
+    return pl.DataFrame(table)
+
+
+def forms(row: Mapping[str, Any]) -> list[str]:
+    """Return the forms that an iteration is one of; several where a round or a quota changed nothing."""
+    variant, mps = row["variant"], row["mps"]
+    if variant == ONE_ROUND:
+        return [ONE]
+    if variant == WITH_QUOTA:
+        return [FULL] if row["quota"] else ["graph, MPS, best quota in trials, not kept"]
+    if variant == OPTIMISED and mps:
+        return [MPS] if row["quota"] or row["quota_reason"] is None else [MPS, FULL]
+    if variant == OPTIMISED:
+        return [ONE, GRAPH] if row["accepted"] == 1 else [GRAPH]
+    return [_called(variant)]
+
+
+def _called(variant: str) -> str:
+    return "colocated" if variant == "native" else variant
+
+
+def simulators(frame: pl.DataFrame, figure: str) -> list[str]:
+    """Return which simulators stand for the one of a figure; the arm on a processor for any."""
+    name, usual = WORKLOADS[figure]
+    there = [] if frame.is_empty() else frame["simulator"].unique(maintain_order=True).to_list()
+    fit = [s for s in there if PAPER_SIMULATORS.get(s) == name]
+    return fit or [s for s in there if s == "mujoco_arm"] or [usual]
+
+
+def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Unavailable:
+    """Return the bars of a figure, ours and the paper's.
+
+    Returns
+    -------
+    polars.DataFrame or Unavailable
+        ``form``, ``who`` (a simulator of ours, or the paper's), ``over_best``, ``least`` and ``most`` (null
+        for the paper's). Unavailable if none of ours ran.
+    """
+    import polars as pl
+
+    table = by_form(frame)
+    if isinstance(table, Unavailable):
+        return table
+    rows = []
+    for simulator in simulators(frame, figure):
+        for form in PRINTED[figure]:
+            row = _form(table, simulator, form)
+            if row is not None:
+                rows.append({"who": simulator, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
+    if not rows:
+        return Unavailable("; ".join(_missing(frame, s, GRAPH) for s in simulators(frame, figure)))
+    for form, (series, x) in PRINTED[figure].items():
+        value = paper.value(figure, series, x)
+        if isinstance(value, float):
+            rows.append({"who": f"paper, {x}", "form": form, "over_best": value, "least": None, "most": None})
+    order = list(PRINTED[figure])
+    schema = dict.fromkeys(("over_best", "least", "most"), pl.Float64)
+    return pl.DataFrame(
+        sorted(rows, key=lambda r: order.index(str(r["form"]))),
+        schema={"form": pl.String, "who": pl.String, **schema},
+    )
+
+
+def _form(table: pl.DataFrame, simulator: str, form: str) -> Row | None:
+    for row in table.iter_rows(named=True):
+        wanted = form in (MPS, FULL)
+        if (row["simulator"], row["form"], row["mps"]) == (simulator, form, wanted):
+            return row
+    return None
+
+
+def _missing(frame: pl.DataFrame, simulator: str, form: str) -> str:
+    """Why a form has no number."""
+    rows = [] if frame.is_empty() else [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
+    if not rows:
+        return NOT_STORED.reason
+    if form in (MPS, FULL):
+        if not any(r["device"].startswith("cuda") for r in rows):
+            return "a processor has no MPS"
+        rows = [r for r in rows if r["mps"]]
+        if not rows:
+            return "no optimisation ran under MPS"
+    elif all(r["mps"] for r in rows):
+        return "no optimisation ran without MPS"
+    if form == FULL:
+        return "no quota was searched"
+    reasons = dict.fromkeys(r["ended"] for r in rows if r["ended"])
+    return f"no optimised order ran: {'; '.join(reasons) or 'none was searched'}"
+
+
+def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
+    table = by_form(frame)
+    found: list[Compared] = []
+    for simulator in simulators(frame, figure):
+        values: dict[str, float | None] = {}
+        for form, (series, x) in PRINTED[figure].items():
+            row = None if isinstance(table, Unavailable) else _form(table, simulator, form)
+            values[form] = None if row is None else row["over_best"]
+            if row is None:
+                missing = why = _missing(frame, simulator, form)
+            else:
+                missing, why = "", _cause(frame, simulator, row)
+            found.append(
+                Compared(
+                    f"{simulator}: {series}",
+                    "1",
+                    amount(values[form], missing=missing),
+                    paper.value(figure, series, x),
+                    why,
+                )
+            )
+        if figure == "fig14b":
+            found.append(_first_share(frame, simulator, values, paper))
+    return found
+
+
+def _first_share(
+    frame: pl.DataFrame, simulator: str, values: Mapping[str, float | None], paper: Paper
+) -> Compared:
+    one, two = values[ONE], values[GRAPH]
+    share, why = None, _missing(frame, simulator, GRAPH)
+    if one and two:
+        saved = 1 - 1 / two  # of an iteration under the reference
+        share = (1 - 1 / one) / saved if saved > 0 else None
+        ended = {
+            r["ended"] for r in frame.iter_rows(named=True) if r["simulator"] == simulator and r["ended"]
+        }
+        why = "; ".join(sorted(ended)) if share is not None else "no time was saved"
+    printed = paper.value("fig14b", FIRST_SHARE, "LIBERO, pi0.5")
+    return Compared(f"{simulator}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
+
+
+def _cause(frame: pl.DataFrame, simulator: str, row: Row) -> str:
+    """What differs from the paper's set-up, what is compared with, and what became of the quota."""
+    of = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator and r["mps"] == row["mps"]]
+    text = (
+        f"{set_up(of[-1])}; over {row['reference']}, the best of today's schedules in the same run"
+        f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
+        f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
+    )
+    kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
+    if row["form"] == FULL and kept:
+        text += f"; all SMs were kept: {'; '.join(kept)}"
+    return text
+
+
+def compare_levers(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 14a: the graph alone, with MPS, with MPS and a quota."""
+    return _compared(tables["ablation"], "fig14a", paper)
+
+
+def compare_rounds(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 14b: one round, two rounds, and how much of the time saved the first one saves."""
+    return _compared(tables["ablation"], "fig14b", paper)

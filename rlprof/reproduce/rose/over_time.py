@@ -1,0 +1,277 @@
+"""Fig 12: SM activity over an iteration, natively and optimised, and how much of the time it is low."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rlprof.reproduce.compare import Compared, amount
+from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.results import (
+    PAPER_SIMULATORS,
+    Document,
+    facts,
+    optimisation_study,
+    outcome,
+    set_up,
+)
+from rlprof.reproduce.rose.samples import LEVELS
+from rlprof.reproduce.rose.schedules import BASELINES, OPTIMISED, WITH_QUOTA
+from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Parts of an iteration by the names of its phases. Rollouts are the loop between policy and simulator.
+PARTS = {"iteration": "iteration", "generate_rollouts": "interaction loop"}
+NOT_STORED = Unavailable("no optimised iterations with samples of activity are stored")
+
+
+def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
+    """Return what is known of the activity of a run's counted iterations.
+
+    Rows of ``kind`` "part": of each iteration and each of `PARTS`, ``seconds``, ``covered_frac``,
+    ``active_frac``, ``below_half`` and ``below_most`` (shares of its time below 50 and 80 %), the median
+    ``period_s`` of the samples and their ``source``. Of "level": ``share_frac`` of a variant's time with
+    activity from ``from_frac`` to the next level. Of "course": ``active_frac`` at ``at_s`` of a variant's
+    iteration of median length. Only the first have the facts of the run.
+    """
+    by_variant: dict[str, list[dict[str, Any]]] = {}
+    for found in document.get("iterations", ()):
+        counted = not (found["warm_up"] or found.get("short"))
+        if counted and isinstance(found.get("over_time"), Mapping):
+            by_variant.setdefault(found["variant"], []).append(found)
+    withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
+    parts: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for variant, iterations in by_variant.items():
+        if variant in withdrawn:
+            continue
+        names = {"file": file, "variant": variant}
+        for found in iterations:
+            over = found["over_time"]
+            parts += [
+                {
+                    **facts(file, document),
+                    **decided,
+                    **names,
+                    "kind": "part",
+                    "part": PARTS[name],
+                    "steps_per_s": found["simulator_steps_per_s"],
+                    "source": over["source"],
+                    "period_s": over["period_s"],
+                    **{k: v for k, v in part.items() if k != "levels"},
+                }
+                for name, part in over["parts"].items()
+                if name in PARTS
+            ]
+        others += [{**names, "kind": "level", **row} for row in _levels(iterations)]
+        others += [{**names, "kind": "course", **row} for row in _course(iterations)]
+    return parts + others
+
+
+def _levels(iterations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How much of the time activity is how high, over all iterations of a variant."""
+    rows = []
+    for name, shown in PARTS.items():
+        known = [p for i in iterations if (p := i["over_time"]["parts"].get(name)) and p["levels"]]
+        total = sum(p["seconds"] for p in known)
+        rows += [
+            {
+                "part": shown,
+                "from_frac": level / LEVELS,
+                "share_frac": sum(p["seconds"] * p["levels"][level] for p in known) / total,
+            }
+            for level in range(LEVELS if total else 0)
+        ]
+    return rows
+
+
+def _course(iterations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Activity over the iteration whose length is nearest to the median."""
+    middle = median(i["wall_s"] for i in iterations)
+    one = min(iterations, key=lambda i: abs(i["wall_s"] - middle))
+    course, length = one["over_time"]["course"], one["over_time"]["parts"]["iteration"]["seconds"]
+    return [
+        {"at_s": round(n * length / len(course), 6), "active_frac": active}
+        for n, active in enumerate(course)
+        if active is not None
+    ]
+
+
+def study(preset: str, seed: int, checkout: Path) -> Study:
+    """Return the study of stored optimisations whose iterations have samples of activity."""
+    return optimisation_study("rose/over_time", preset, seed, checkout, activity_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What is shown of one run: the best of today's schedules, and the optimised order.
+
+    Parameters
+    ----------
+    file, simulator : str
+        Of the run.
+    before : str
+        Variant of the most simulator steps per second among today's.
+    after : str or Unavailable
+        The optimised one, with its quota where one was chosen.
+    """
+
+    file: str
+    simulator: str
+    before: str
+    after: str | Unavailable
+
+
+def pairs(frame: pl.DataFrame) -> list[Pair]:
+    """Return what to show of each run; the last run of each simulator."""
+    found: dict[str, Pair] = {}
+    if frame.is_empty():
+        return []
+    rows = [r for r in frame.iter_rows(named=True) if r["kind"] == "part"]
+    for file in dict.fromkeys(r["file"] for r in rows):
+        of = [r for r in rows if r["file"] == file]
+        rates: dict[str, list[float]] = {}
+        for r in of:
+            rates.setdefault(r["variant"], []).append(r["steps_per_s"])
+        today = [v for v in rates if v in BASELINES]
+        if not today:
+            continue
+        before = max(today, key=lambda v: median(rates[v]))
+        first = of[0]
+        wanted = WITH_QUOTA if first["quota"] and WITH_QUOTA in rates else OPTIMISED
+        after: str | Unavailable = wanted
+        if wanted not in rates:
+            after = Unavailable(f"no optimised order ran: {first['ended'] or 'none was searched'}")
+        found[first["simulator"]] = Pair(file, first["simulator"], before, after)
+    return list(found.values())
+
+
+def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
+    """Return the share of low time of each variant.
+
+    Returns
+    -------
+    polars.DataFrame or Unavailable
+        ``file``, ``simulator``, ``mps``, ``variant``, ``part``, ``iterations``, ``seconds`` (of all), and,
+        weighted by time, ``active_frac``, ``below_half`` and ``below_most``; ``period_s``.
+    """
+    import polars as pl
+
+    if frame.is_empty():
+        return NOT_STORED
+    seconds = pl.col("seconds")
+    known = frame.filter(pl.col("kind") == "part", pl.col("active_frac").is_not_null())
+    return known.group_by("file", "simulator", "mps", "variant", "part", maintain_order=True).agg(
+        pl.len().alias("iterations"),
+        seconds.sum(),
+        *((pl.col(c) * seconds).sum() / seconds.sum() for c in ("active_frac", "below_half", "below_most")),
+        pl.col("period_s").median(),
+    )
+
+
+def course(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
+    """Return activity over an iteration of both variants of a run: ``variant``, ``at_s``, ``active_frac``."""
+    import polars as pl
+
+    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
+    rows = frame.filter(
+        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+    )
+    return rows.select("variant", "at_s", "active_frac")
+
+
+def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
+    """Return how much of the time activity is below a level, of both variants of a run.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``part``, ``variant``, ``below_frac`` (0 to 1), ``share_frac`` of the part's time.
+    """
+    import polars as pl
+
+    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
+    rows = frame.filter(
+        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+    )
+    return (
+        rows.sort("from_frac", maintain_order=True)
+        .with_columns(
+            (pl.col("from_frac") + 1 / LEVELS).alias("below_frac"),
+            pl.col("share_frac").cum_sum().over("part", "variant"),
+        )
+        .select("part", "variant", "below_frac", "share_frac")
+        .sort("part", "variant", maintain_order=True)
+    )
+
+
+def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Fig 12: low time of the interaction loop and of the iteration, before and after, and its reduction."""
+    frame = tables["over_time"]
+    found: list[Compared] = []
+    for pair in pairs(frame):
+        found += _compared(frame, pair, paper)
+    if not found:
+        for part in PARTS.values():
+            found += _rows("LIBERO", part, None, None, paper, NOT_STORED.reason, NOT_STORED.reason)
+    return found
+
+
+def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
+    table = shares(frame)
+    assert not isinstance(table, Unavailable)
+    of = {(r["variant"], r["part"]): r for r in table.iter_rows(named=True) if r["file"] == pair.file}
+    part_row = next(r for r in frame.iter_rows(named=True) if r["file"] == pair.file)
+    why = (
+        f"{set_up(part_row)}; {part_row['source']}, samples of {1e3 * part_row['period_s']:.3g} ms (the share"
+        f" depends on the period); before: {pair.before}, the best of today's schedules here"
+    )
+    rows: list[Compared] = []
+    for part in reversed(PARTS.values()):
+        before = of.get((pair.before, part))
+        after = None if isinstance(pair.after, Unavailable) else of.get((pair.after, part))
+        missing = pair.after.reason if isinstance(pair.after, Unavailable) else "its activity is not known"
+        told = f"{why}; {missing}" if after is None else why
+        name = PAPER_SIMULATORS.get(pair.simulator, "")
+        rows += _rows(
+            pair.simulator,
+            part,
+            None if before is None else before["below_half"],
+            None if after is None else after["below_half"],
+            paper if name == "LIBERO" else None,
+            missing,
+            told,
+        )
+    return rows
+
+
+def _rows(
+    simulator: str,
+    part: str,
+    before: float | None,
+    after: float | None,
+    paper: Paper | None,
+    missing: str,
+    why: str,
+) -> list[Compared]:
+    below, x = f"share of the {part} below 50 % SM activity", "pi0.5, LIBERO"
+    printed: list[float | Unavailable] = [Unavailable("the paper shows LIBERO alone")] * 3
+    if paper is not None:
+        printed = [
+            paper.value("fig03", below, x),
+            paper.value("fig12", below, f"{x}, optimised"),
+            paper.value("fig12", "relative reduction of that share", part),
+        ]
+    reduction = 1 - after / before if before and after is not None else None
+    label = f"{simulator}: share of the {part} below 50 %"
+    return [
+        Compared(f"{label}, before", "%", amount(before, 100, missing), printed[0], why),
+        Compared(f"{label}, optimised", "%", amount(after, 100, missing), printed[1], why),
+        Compared(f"{label}, reduced by", "%", amount(reduction, 100, missing), printed[2], why),
+    ]
