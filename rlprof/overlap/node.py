@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.overlap.calling import Switch, make_call, make_coroutine_call
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import WrapError
-from rlprof.overlap.marked import Iterations
+from rlprof.overlap.iterations import Iterations
 from rlprof.overlap.remote import callable_of, owner_of, parameters_of, rebound
 from rlprof.overlap.specs import ROLES, BatchSpec, NodeSpec, Role
 from rlprof.overlap.state import Access
@@ -68,6 +68,8 @@ class ExecutionNode:
     native: Any
     is_loop: bool
     is_marked: bool
+    #: Iterations of a loop in one call of the parent; None: not fixed, or no loop.
+    count: int | None = None
 
     def __init__(
         self,
@@ -83,38 +85,10 @@ class ExecutionNode:
         movable: bool = True,
         copy_argument: str | Mapping[str, str] | None = None,
     ) -> None:
-        self._set_up(
-            parent,
-            entry,
-            accesses,
-            name,
-            component,
-            stateless,
-            batch,
-            resources,
-            role,
-            movable,
-            copy_argument,
-        )
-
-    def _set_up(
-        self,
-        parent: ExecutionNode | Program | None,
-        entry: Entry | None,
-        accesses: tuple[Access | tuple[Access, ...], ...],
-        name: str | None,
-        component: str | None,
-        stateless: bool,
-        batch: BatchSpec | None,
-        resources: Iterable[str],
-        role: Role,
-        movable: bool,
-        copy_argument: str | Mapping[str, str] | None,
-        count: int | None = None,
-    ) -> None:
         from rlprof.overlap.program import Program
 
-        native = entry.native if isinstance(entry, ExecutionNode) else entry
+        native: Any = entry.native if isinstance(entry, ExecutionNode) else entry
+        self.is_loop = self.kind == "loop"
         found = name or _name_of(native)
         if not isinstance(found, str) or not found.strip() or any(c in found for c in "/[]#@"):
             raise WrapError(
@@ -125,6 +99,11 @@ class ExecutionNode:
             raise WrapError(
                 f"the parent of node {found} is a value of type {type(parent).__name__}",
                 hint="give a node, or a Program for the root",
+            )
+        if native is None and not self.is_loop:
+            raise WrapError(
+                f"node {found} has no entry",
+                hint="give a function or a bound method; iterations are marked by a LoopNode",
             )
         self.name = found
         self.parent = above
@@ -155,14 +134,12 @@ class ExecutionNode:
                 f"node {self.path} has the resources {resources!r}", hint=f'give a tuple: ("{resources}",)'
             )
         self.is_stateless = stateless
-        self.count = count
         self.batch = batch
         self.resources = tuple(resources)
         self.role = role
         self.movable = movable
         self.copy_argument = copy_argument
         self.children: list[ExecutionNode] = []
-        self.is_loop = isinstance(self, LoopNode)
         self.is_marked = native is None
         self._component = component
         self._entry = None if native is None else callable_of(native, self.path)
@@ -386,10 +363,20 @@ class LoopNode(ExecutionNode):
                 f"loop {name or 'loop'} has no entry and declares state",
                 hint="declare it on the nodes inside",
             )
-        self._set_up(
-            parent, entry, accesses, name, component, stateless, batch, resources, role, movable,
-            copy_argument, count,
-        )  # fmt: skip
+        self.count = count
+        super().__init__(
+            parent,
+            entry,  # type: ignore[arg-type]  (none: the code marks the iterations)
+            *accesses,
+            name=name,
+            component=component,
+            stateless=stateless,
+            batch=batch,
+            resources=resources,
+            role=role,
+            movable=movable,
+            copy_argument=copy_argument,
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run one iteration; of a loop without an entry: mark the iterations of the iterable given."""

@@ -54,11 +54,21 @@ def start(
         observation.range = annotate(node.name).__enter__()
         context.range_thread = threading.get_ident()
     if run is not None:
-        observation.record = record = run.open(node, context, args, kwargs)
+        try:
+            observation.record = record = run.open(node, context, args, kwargs)
+        except BaseException:
+            _close_range(observation)
+            raise
         if run.has_devices:
             record.device = run.devices.mark()
         record.start_ns = _now_ns()
     return observation
+
+
+def _close_range(observation: Observation) -> None:
+    if observation.range is not None:
+        observation.range.__exit__(None, None, None)
+        observation.range = None
 
 
 def end_call(
@@ -91,8 +101,7 @@ def _end_rest(
     result: Any,
     error: BaseException | None,
 ) -> None:
-    if observation.range is not None:
-        observation.range.__exit__(None, None, None)
+    _close_range(observation)
     if node.program.has_hooks:
         for hook in node.program.hooks_after(node):
             hook(context, result, error)
@@ -195,10 +204,7 @@ async def finish(node: ExecutionNode, context: CallContext, coroutine: Coroutine
 def _leave_open(node: ExecutionNode, context: CallContext, observation: Observation, future: Any) -> None:
     """Let a call end when its future does."""
     node.gives_futures = True
-    if observation.range is not None:
-        # a range ends in the thread in which it began: it shows the submission
-        observation.range.__exit__(None, None, None)
-        observation.range = None
+    _close_range(observation)  # in the thread in which it began: it shows the submission
     run = context.run
 
     def done(value: Any, error: BaseException | None) -> None:

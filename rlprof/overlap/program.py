@@ -213,7 +213,7 @@ class Program:
         for path, node in self.nodes.items():
             node.switch.quiet = not self._hooks and node is not recorded
             if not node.is_marked:
-                node.switch.target = self.table.get(path) or node.entry
+                node.switch.target = self.table.get(path, node.entry)
 
     def new_run(self, node: ExecutionNode, context: CallContext) -> RunTrace | None:
         """Begin a run if a call of this node is to be recorded."""

@@ -387,6 +387,7 @@ def test_an_unknown_state_is_named_with_the_node() -> None:
         (lambda r: ExecutionNode(r, 3, name="x"), "entry of node main/x is a value of type int"),
         (lambda r: ExecutionNode("main", label, name="x"), "the parent of node x is a value of type str"),
         (lambda r: ExecutionNode(r, label, name="a/b"), "cannot name a node"),
+        (lambda r: ExecutionNode(r, None, name="x"), "node x has no entry"),
         (lambda r: LoopNode(0, r, name="x"), "loop x has the count 0"),
         (lambda r: LoopNode(2, r, None, reads("A"), name="x"), "no entry and declares state"),
         (lambda r: ExecutionNode(r, label, name="x", batch=Batch(samples="rows")), "no parameter 'rows'"),
@@ -419,6 +420,21 @@ def test_a_wrong_declaration_says_what_is_wrong(make: Any, message: str) -> None
     with pytest.raises(WrapError, match=message):
         make(root)
     assert root.program.nodes == before
+
+
+def test_an_iteration_that_a_hook_refused_does_not_go_on() -> None:
+    root = ExecutionNode(None, lambda: list(chunk(range(2))), name="main")
+    chunk = LoopNode(2, root, name="chunk")
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("refused")
+
+    root.program.add_hook(node=chunk, before=refuse)
+    with pytest.raises(ValueError, match="refused"):
+        root()
+    assert not chunk.running
+    assert not root.running
+
 
 
 def test_a_node_called_outside_its_parent() -> None:

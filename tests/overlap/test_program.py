@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlprof.capture.annotate import annotate
 from rlprof.errors import RlprofError
-from rlprof.overlap import ExecutionNode, LoopNode, Program, State, wrap
+from rlprof.overlap import ExecutionNode, LoopNode, Program, State, updates, wrap
 from rlprof.overlap.errors import RecordingError, WrapError
 from rlprof.overlap.program import entries
 from rlprof.overlap.transforms import interleave, split_spatial
@@ -143,6 +144,19 @@ def test_nodes_are_ranges_of_a_capture(tmp_path: Path) -> None:
     assert native["iteration/rollout/epoch/chunk"] == 2
     assert native["iteration/minibatch/update"] == in_parts["iteration/minibatch/update"] == 1
     assert set(in_parts) <= set(native)
+
+
+def test_a_call_that_cannot_be_recorded_leaves_no_range_open(tmp_path: Path) -> None:
+    env = State("ENV", partitions=4)
+    root = LoopNode(None, None, lambda: step(), name="main")
+    step = ExecutionNode(root, lambda: None, updates(env[lambda call: 9]), name="step")
+    with recording(tmp_path):
+        with pytest.raises(WrapError, match="no partition 9"):
+            root.program.record(root, run=root)
+        with annotate("later"):
+            pass
+    assert sorted(paths(tmp_path)) == ["later", "main", "main/step"]
+
 
 
 def test_a_graph_without_its_recording_is_not_installed() -> None:

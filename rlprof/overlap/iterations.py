@@ -66,7 +66,11 @@ class Iterations:
         found = _current.get()
         context = enter(node)
         if not node.switch.quiet or context.run is not None or _recorder.current is not None:
-            self._observation = start(node, context, (), {})
+            try:
+                self._observation = start(node, context, (), {})
+            except BaseException:
+                node.running.discard(context)
+                raise
         self._context, self._before = context, found
         _current.set(context)
 
