@@ -148,7 +148,7 @@ def test_nodes_are_ranges_of_a_capture(tmp_path: Path) -> None:
 
 def test_a_call_that_cannot_be_recorded_leaves_no_range_open(tmp_path: Path) -> None:
     env = State("ENV", partitions=4)
-    root = LoopNode(None, None, lambda: step(), name="main")
+    root = LoopNode(None, None, lambda: [step()], name="main")
     step = ExecutionNode(root, lambda: None, updates(env[lambda call: 9]), name="step")
     with recording(tmp_path):
         with pytest.raises(WrapError, match="no partition 9"):
@@ -156,7 +156,6 @@ def test_a_call_that_cannot_be_recorded_leaves_no_range_open(tmp_path: Path) -> 
         with annotate("later"):
             pass
     assert sorted(paths(tmp_path)) == ["later", "main", "main/step"]
-
 
 
 def test_a_graph_without_its_recording_is_not_installed() -> None:
