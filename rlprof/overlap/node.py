@@ -366,7 +366,7 @@ class LoopNode(ExecutionNode):
         self.count = count
         super().__init__(
             parent,
-            entry,  # type: ignore[arg-type]  (none: the code marks the iterations)
+            entry,  # type: ignore[arg-type]  # None: the code marks the iterations
             *accesses,
             name=name,
             component=component,

@@ -436,7 +436,6 @@ def test_an_iteration_that_a_hook_refused_does_not_go_on() -> None:
     assert not root.running
 
 
-
 def test_a_node_called_outside_its_parent() -> None:
     root = ExecutionNode(None, lambda: step(), name="main")
     chunk = LoopNode(2, root, name="chunk")
