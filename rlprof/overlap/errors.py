@@ -38,6 +38,10 @@ class IllegalTransformationError(OverlapError):
         super().__init__(f"{rule}: {reason}", hint=hint)
 
 
+class NotBySampleError(OverlapError):
+    """A value or a call that cannot be told sample by sample."""
+
+
 class UndeclaredWriteError(OverlapError):
     """A call changed registered state that its node does not declare to write."""
 

@@ -12,11 +12,12 @@ from itertools import pairwise
 
 from rlprof.overlap.bindings import Binding, Pack, sources
 from rlprof.overlap.callgraph import INITIAL, Call, CallGraph, expect_graph
+from rlprof.overlap.errors import NotBySampleError
 from rlprof.overlap.memory import peak_memory_bytes
 from rlprof.overlap.needs import Need, boundaries, needs
 from rlprof.overlap.parts import natives, part_accesses, part_arguments
 from rlprof.overlap.precedence import Precedence
-from rlprof.overlap.samples import NotBySampleError, native_form
+from rlprof.overlap.samples import native_form
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.unavailable import Unavailable
 

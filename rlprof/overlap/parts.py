@@ -8,8 +8,9 @@ from typing import Literal
 
 from rlprof.overlap.bindings import Binding, Pack, Slice
 from rlprof.overlap.callgraph import Access, Call, CallGraph
-from rlprof.overlap.samples import NotBySampleError, Samples, joined, native_form, take
-from rlprof.overlap.specs import Cell, NodeSpec
+from rlprof.overlap.errors import NotBySampleError
+from rlprof.overlap.samples import joined, native_form, take
+from rlprof.overlap.specs import Cell, NodeSpec, Samples
 
 
 def part_arguments(arguments: Pack, node: NodeSpec, samples: Samples) -> Pack:

@@ -14,6 +14,8 @@ from rlprof.overlap.errors import WrapError
 #: new value that inherits nothing (Rose, section 4.2.2).
 Mode = Literal["read", "update", "refresh"]
 Key = int | str
+#: Positions in a batch.
+Samples = tuple[int, ...]
 
 
 class Cell(NamedTuple):

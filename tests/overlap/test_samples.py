@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from rlprof.overlap.bindings import Binding, Const, External, Gather, Pack, Ref, Slice, View, arguments
 from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.errors import NotBySampleError
+from rlprof.overlap.expression import express
 from rlprof.overlap.materialise import materialise
 from rlprof.overlap.parts import part_arguments, whole_call
-from rlprof.overlap.samples import NotBySampleError, express, native_form, take
+from rlprof.overlap.samples import native_form, take
 from rlprof.overlap.specs import BatchSpec
 from rlprof.overlap.transforms import split_spatial
 from tests.overlap.graphs import Node, graph_of

@@ -11,12 +11,13 @@ from typing import Any
 
 from rlprof.overlap.bindings import Binding, sources
 from rlprof.overlap.callgraph import Call, CallGraph, expect_graph
-from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.errors import IllegalTransformationError, NotBySampleError
+from rlprof.overlap.expression import express
 from rlprof.overlap.legality import check
 from rlprof.overlap.needs import Need, boundaries, needs
 from rlprof.overlap.parts import as_pack, natives
 from rlprof.overlap.precedence import Precedence
-from rlprof.overlap.samples import NotBySampleError, express, native_form
+from rlprof.overlap.samples import native_form
 
 _INDEX = re.compile(r"\[\d+\]")
 #: Whether a call is a part of a batch, and the number of its group.

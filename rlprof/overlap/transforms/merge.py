@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlprof.overlap.callgraph import Call, CallGraph
-from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.errors import IllegalTransformationError, NotBySampleError
 from rlprof.overlap.parts import whole_call
-from rlprof.overlap.samples import NotBySampleError
 from rlprof.overlap.transforms.common import calls_below, rebound, refuse, verified, with_boundaries
 
 RULE = "merge"

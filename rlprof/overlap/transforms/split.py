@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import lcm
 
 from rlprof.overlap.callgraph import Call, CallGraph
-from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.errors import IllegalTransformationError, NotBySampleError
 from rlprof.overlap.flags import gathered
 from rlprof.overlap.loops import loop_independence
 from rlprof.overlap.parts import as_pack, part_accesses, part_arguments
-from rlprof.overlap.samples import NotBySampleError, native_form
+from rlprof.overlap.samples import native_form
 from rlprof.overlap.specs import Cell
 from rlprof.overlap.transforms.common import (
     calls_below,
