@@ -17,7 +17,14 @@ from rlprof.planning.calibration.estimate import (
     resampled,
     typical_error_frac,
 )
-from rlprof.planning.calibration.fit_compute import Bandwidth, Formulas, fit_compute, fit_copies
+from rlprof.planning.calibration.fit_compute import (
+    BESIDE,
+    LEAST_STEPS,
+    Bandwidth,
+    Formulas,
+    fit_compute,
+    fit_copies,
+)
 from rlprof.planning.calibration.fit_links import LinkFit, fit_link
 from rlprof.planning.calibration.observation import Observation, alone, observe, split_of
 from rlprof.planning.calibration.predict import predicted_time
@@ -251,6 +258,10 @@ class _Making:
             self.measured(name, estimate, f"rlprof calibrate: {source}", date)
         if formulas == "extended":
             self.given("head_reads_frac", 1.0, "the head's weights are read in each pass")
+            if not BESIDE & fit.extras.keys():
+                self.notes.append(
+                    f"{', '.join(sorted(BESIDE))} are left out: they need decode steps of {LEAST_STEPS} sizes"
+                )
             if "training_launch_s" not in fit.extras and self.machine.device == "cuda":
                 self.notes.append("training_launch_s is left out: it needs whole operators (--fit-operators)")
 

@@ -54,6 +54,9 @@ PARAMETERS: dict[str, tuple[float, float, float, float]] = {
     "training_launch_s": (1e-3, 0.0, 1.0, 1e-4),
     "product_s": (1e-6, 0.0, 1.0, 1e-6),
 }
+#: What passes take beside their products, and how many sizes of decode steps tell these apart.
+BESIDE = {"layer_s", "elementwise_vectors", "logits_moves", "kv_reads_factor"}
+LEAST_STEPS = 3
 _NAMES = tuple(PARAMETERS)
 _LOGS = 3
 #: Of each parameter that is not fitted: what leaves the formulas as printed.
@@ -233,8 +236,10 @@ def fit_compute(
     _check(rest)
     if bandwidth == "everything" and not extended:
         rest = [*rest, *large_copies(copies)]
-    table = _table(rest, scalar_bytes, head_reads_frac=float(extended), update_s=updates)
     fitted_names = _fitted(rest, bandwidth, extended=extended)
+    if not fitted_names & BESIDE:  # nothing in the formulas takes the time of these kernels
+        rest = [o for o in rest if o.kind != "nongemm"]
+    table = _table(rest, scalar_bytes, head_reads_frac=float(extended), update_s=updates)
     free = np.array([name in fitted_names for name in _NAMES])
     starts = _starts(table, memory.value, free)
     bounds = np.array([PARAMETERS[name][1:3] for name in _NAMES]).T[:, free]
@@ -298,8 +303,8 @@ def _fitted(rest: Sequence[Observation], bandwidth: Bandwidth, *, extended: bool
     kinds = {o.kind for o in rest}
     steps = {(o.key["sequences"], o.key["prompt_tokens"]) for o in rest if o.kind == "decode_step"}
     names |= {"product_s"}
-    if len(steps) >= 3:
-        names |= {"layer_s", "elementwise_vectors", "logits_moves", "kv_reads_factor"}
+    if len(steps) >= LEAST_STEPS:
+        names |= BESIDE
     if set(LAUNCHED) & kinds:  # what the host adds is seen beside what it does not
         names |= {"launch_s"} | ({"training_launch_s"} if "training" in kinds else set())
     return names

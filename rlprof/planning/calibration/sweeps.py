@@ -153,7 +153,7 @@ def forward_points(device: str, preset: Preset) -> list[Point]:
         sizes, decodes = [(1, 48), (4, 48), (12, 48), (6, 160)], [(1, 64), (4, 64), (16, 96)]
         launched = [], [(4, 64)]
     if preset == "quick":
-        sizes, decodes = sizes[1::2], decodes[::2]
+        sizes, decodes = sizes[1::2], decodes[::2] if device == "cuda" else decodes
     if preset == "smoke":
         shapes, few = (_TINY if device == "cpu" else shapes[:1]), few[:1] if device == "cuda" else ()
         sizes, decodes = sizes[:2], decodes[:2]

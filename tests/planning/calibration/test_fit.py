@@ -8,6 +8,7 @@ import pytest
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.estimate import Estimate, interval, refitted, resampled
 from rlprof.planning.calibration.fit_compute import (
+    BESIDE,
     NEUTRAL,
     PARAMETERS,
     ComputeFit,
@@ -24,12 +25,23 @@ from rlprof.planning.calibration.sweeps import (
     COLLECTIVES,
     FITTED,
     LAUNCHED,
+    Preset,
     forward_points,
+    kernel_points,
     validation_points,
 )
 from rlprof.planning.cluster import LinkRate
 from rlprof.planning.cost_time import all_reduce_s
-from tests.planning.calibration.made import DATE, EXTRAS, GEMM_PEAK, MACHINE, TRUE, observation, raw
+from tests.planning.calibration.made import (
+    DATE,
+    EXTRAS,
+    GEMM_PEAK,
+    MACHINE,
+    TRUE,
+    observation,
+    raw,
+    true_s,
+)
 
 NAMES = ("peak_flops", "memory_bandwidth", "gamma_m", "gamma_k")
 
@@ -117,6 +129,30 @@ def test_a_machine_that_needs_nothing_more_is_told_so() -> None:
     assert "training_launch_s" not in fit.extras  # no training was measured
     predicted = computed(raw(), draws=2).extras
     assert predicted == {}  # the printed formulas have none of it
+
+
+@pytest.mark.parametrize(("device", "preset"), [("cuda", "quick"), ("cpu", "full"), ("cpu", "quick")])
+def test_what_every_preset_measures_can_be_fitted(device: str, preset: Preset) -> None:
+    points = [*kernel_points(device, preset), *forward_points(device, preset)]
+    observed = [observation(p, true_s(p, EXTRAS)) for p in points if p.kind != "norms"]
+    fit = fit_compute(observed, 2, bandwidth="everything", formulas="extended", draws=2)
+    assert fit.extras.keys() > BESIDE
+    assert np.median([abs(r.error_frac) for r in fit.residuals]) < 0.05
+    assert max(abs(r.error_frac) for r in fit.residuals) < 1
+
+
+def test_decode_steps_of_few_sizes_leave_out_what_they_do_not_tell() -> None:
+    """A calibration cut short: kernels beside the products have no term that could take their time."""
+    few = [
+        o
+        for o in observe(raw(extras=EXTRAS), *FITTED, "nongemm", "optimizer")
+        if o.kind != "decode_step" or o.key["prompt_tokens"] in (768, 320)
+    ]
+    assert {o.kind for o in few} >= {"nongemm", "decode_step"}
+    fit = fit_compute(few, 2, bandwidth="everything", formulas="extended", draws=2)
+    assert not BESIDE & fit.extras.keys()
+    assert "nongemm" not in {r.kind for r in fit.residuals}
+    assert all(np.isfinite(r.error_frac) for r in fit.residuals)
 
 
 def test_a_forward_and_a_decode_step_ask_for_just_that() -> None:
