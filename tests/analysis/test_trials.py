@@ -123,7 +123,7 @@ def test_no_pair_is_begun_that_the_budget_does_not_hold() -> None:
 
     found = measure_paired(run, run, Rule(most_pairs=12, budget_s=65.0), clock=lambda: now[0])
     assert len(found.pairs) == 3
-    assert found.reason == "the budget of 65 s was spent after 3 pairs"
+    assert found.reason == "the budget of 65 s holds no more than 3 pairs"
     assert found.decision == "unclear"
     assert found.low_s == -math.inf
     assert found.to_dict()["low_s"] is None

@@ -168,7 +168,7 @@ class QuotaSearch:
 
 
 class _Spent(Exception):
-    """The budget allows no further trial."""
+    """No further trial is to be begun, for a reason."""
 
 
 def coarse_step(levels: int) -> int:
@@ -200,7 +200,7 @@ def quota_search(
     measure: Callable[[Level], float | Measurement | Unavailable],
     start: int | None = None,
     *,
-    spent: Callable[[], bool] | None = None,
+    spent: Callable[[], bool | str] | None = None,
     watch: Callable[[Trial], None] | None = None,
 ) -> QuotaSearch:
     """Search the level with the least local time (Specification A, section 9).
@@ -219,7 +219,8 @@ def quota_search(
     start : int, optional
         k0, from 1 to Q; Q by default.
     spent : callable, optional
-        Asked before every trial but the first: True ends the search with what it has.
+        Asked before every trial but the first: True (the budget was spent) or a reason of its own ends the
+        search with what it has.
     watch : callable, optional
         Gets each trial when it is done.
 
@@ -248,9 +249,9 @@ def quota_search(
         anchor = search.coarse(k0, rho)
         search.fine(anchor)
         reason = f"the time rises on both sides of level {anchor}, or the levels end"
-    except _Spent:
+    except _Spent as why:
         complete = False
-        reason = f"the budget was spent after {len(search.trials)} of at most {most_trials(count, k0)} trials"
+        reason = f"{why} after {len(search.trials)} of at most {most_trials(count, k0)} trials"
         anchor = search.anchor
     best = min(search.times, key=search.times.__getitem__)  # of equal ones the first
     return QuotaSearch(levels, k0, rho, tuple(search.trials), anchor, best, complete, reason)
@@ -261,7 +262,7 @@ def sweep(
     measure: Callable[[Level], float | Measurement | Unavailable],
     every: int = 1,
     *,
-    spent: Callable[[], bool] | None = None,
+    spent: Callable[[], bool | str] | None = None,
     watch: Callable[[Trial], None] | None = None,
 ) -> tuple[Trial, ...]:
     """Measure every so many levels, from the last one down: the curve along which the search goes.
@@ -317,7 +318,7 @@ class _Search:
         self,
         levels: tuple[Level, ...],
         measure: Callable[[Level], float | Measurement | Unavailable],
-        spent: Callable[[], bool] | None,
+        spent: Callable[[], bool | str] | None,
         watch: Callable[[Trial], None] | None,
     ) -> None:
         self.levels, self.measure, self.spent, self.watch = levels, measure, spent, watch
@@ -327,8 +328,8 @@ class _Search:
 
     def take(self, k: int, phase: Phase) -> float:
         """Measure level k."""
-        if self.trials and self.spent is not None and self.spent():
-            raise _Spent
+        if self.trials and self.spent is not None and (why := self.spent()):
+            raise _Spent(why if isinstance(why, str) else "the budget was spent")
         trial = _measured(k, self.levels[k - 1], phase, self.measure)
         if phase == "start":
             if isinstance(trial.measurement, Unavailable):

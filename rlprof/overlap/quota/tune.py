@@ -5,6 +5,7 @@ What runs alone and what runs together is measured in turn, so that a drift of t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -141,10 +142,15 @@ class _Tuner:
             self.keep(reason=f"q0 is kept: {stopped}")
         return self.known
 
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget; infinite without one."""
+        budget_s = self.settings.budget_s
+        return math.inf if budget_s is None else budget_s - self.spent_s
+
     def holds(self, more_s: float) -> bool:
         """Whether so many seconds more are within the budget."""
-        budget_s = self.settings.budget_s
-        return budget_s is None or self.spent_s + more_s <= budget_s
+        return more_s <= self.left_s
 
     # under q0 ----------------------------------------------------------------------------------------------
 
@@ -312,10 +318,19 @@ class _Tuner:
             self.trial_s = max(self.trial_s, self.spent_s - began_s)
         return Measurement(start.median_s - found.gain_s, found.candidate.width_s, len(found.pairs), found)
 
-    def _search_is_over(self) -> bool:
-        """Whether a further level would take time that the validation needs."""
+    def _search_is_over(self) -> str:
+        """Why no further level is begun: the validation needs the time that is left; empty if one is."""
         trial_s = self.set_up_s + 2 * self.settings.rounds * self.known.together.median_s
-        return not self.holds(max(trial_s, self.trial_s) + self._validation_s())
+        trial_s, left_s = max(trial_s, self.trial_s), self.left_s
+        if trial_s + self._validation_s() <= left_s:
+            return ""
+        budget = f"the budget of {self.settings.budget_s:.3g} s"
+        if left_s <= 0:
+            return f"{budget} was spent"
+        return (
+            f"{left_s:.3g} s of {budget} were left, of which a further level would take about {trial_s:.3g} s"
+            f" and the validation {self._validation_s():.3g} s,"
+        )
 
     def _validation_s(self) -> float:
         """How long the shortest validation probably takes."""
@@ -329,7 +344,10 @@ class _Tuner:
         if search.best == search.start:
             return validate(search, lambda _level: 0.0)
         if not self.holds(self._validation_s()):
-            raise _Stopped("the budget does not hold the validation")
+            raise _Stopped(
+                f"{max(0.0, self.left_s):.3g} s of the budget of {self.settings.budget_s:.3g} s were left and"
+                f" the validation would take about {self._validation_s():.3g} s"
+            )
         bench = self.bench
         for worker in list(self.workers):
             bench.release(worker)
@@ -340,7 +358,7 @@ class _Tuner:
             bench.together(workers)
         rule = self.settings.final
         if self.settings.budget_s is not None:
-            left_s = max(0.0, self.settings.budget_s - self.spent_s)
+            left_s = max(0.0, self.left_s)
             rule = replace(rule, budget_s=left_s if rule.budget_s is None else min(left_s, rule.budget_s))
         return validate(search, lambda level: bench.together(sets[level]).join_s, rule)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,10 +134,10 @@ def tuned(
         branches,
         mechanism or Sms(),
         settings or Settings(),
-        simulated,
+        simulated,  # type: ignore[arg-type]
         silent,
         told.append,
-        None,  # type: ignore[arg-type]
+        None,
     )
     return tuner.run(), simulated, told
 
@@ -279,11 +280,53 @@ def test_nothing_is_begun_that_the_budget_does_not_hold(
     elif budget_s < 100:
         assert isinstance(found.search, QuotaSearch)
         assert not found.search.complete
-        assert "budget was spent" in found.search.reason
+        told = re.fullmatch(
+            r"(\S+) s of the budget of 60 s were left, of which a further level would take about (\S+) s and"
+            r" the validation (\S+) s, after 1 of at most \d+ trials",
+            found.search.reason,
+        )
+        assert told, found.search.reason
+        left_s, level_s, validation_s = map(float, told.groups())
+        assert 0 < left_s <= budget_s - bench.took_s
+        assert left_s < level_s + validation_s + 0.1  # not spent, but kept for the validation
     else:
         assert isinstance(found.validation, Validation)
         assert not found.validation.kept
     assert (found.quotas == {}) == (budget_s < 100)
+
+
+def test_a_budget_that_is_over_is_called_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probing the levels takes all that was left after the first rounds."""
+
+    class Slow(Sms):
+        def levels(self, _progress: Progress, /) -> tuple[Level, ...]:
+            monkeypatch.setattr(_Tuner, "spent_s", 61.0)
+            return self.all
+
+    monkeypatch.setattr(_Tuner, "spent_s", 10.0)
+    found, _, _ = tuned(mechanism=Slow(), settings=Settings(budget_s=60.0))
+    assert isinstance(found.search, QuotaSearch)
+    assert found.search.reason.startswith("the budget of 60 s was spent after 1 of at most ")
+    assert found.search.reason in found.reason
+
+
+def test_a_validation_that_the_budget_does_not_hold_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last level that is begun takes longer than those before it."""
+
+    def times(levels: dict[str, Level | None], managed: bool) -> dict[str, float]:
+        if levels.get("A") is not None:
+            monkeypatch.setattr(_Tuner, "spent_s", 59.0)
+        return gemm_and_elementwise(levels, managed)
+
+    monkeypatch.setattr(_Tuner, "spent_s", 10.0)
+    found, _, _ = tuned(times, settings=Settings(budget_s=60.0))
+    assert isinstance(found.search, QuotaSearch)
+    assert not found.search.complete
+    assert isinstance(found.validation, Unavailable)
+    assert "1 s of the budget of 60 s were left and the validation would take about" in found.reason
+    assert found.quotas == {}
 
 
 @pytest.mark.parametrize("names", [["A"], ["A", "A"], []])
