@@ -22,6 +22,7 @@ from rlprof.errors import UsageError
 from rlprof.taskgraph import guardian
 from rlprof.taskgraph.backend import Call, Completion, RemoteOutput
 from rlprof.taskgraph.errors import EndedError, WorkerDownError, WorkerStartError
+from rlprof.taskgraph.pool_run import TaskLimit
 from rlprof.taskgraph.task import Task
 from rlprof.taskgraph.transfer import Packed, pack, receive, send
 from rlprof.taskgraph.worker_process import Raised
@@ -65,7 +66,7 @@ class ProcessBackend(WorkerPool):
         self,
         workers: Mapping[str, Factory],
         *,
-        timeout_s: float | Callable[[Task], float | None] | None = None,
+        timeout_s: TaskLimit = None,
         grace_s: float | None = 3.0,
         setup_timeout_s: float = 600.0,
     ) -> None:

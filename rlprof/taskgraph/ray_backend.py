@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlprof.errors import UsageError
 from rlprof.taskgraph import guardian
 from rlprof.taskgraph.backend import Completion, RemoteOutput
 from rlprof.taskgraph.errors import EndedError, TransferError, WorkerDownError, WorkerStartError
+from rlprof.taskgraph.pool_run import TaskLimit
 from rlprof.taskgraph.processes import Factory
 from rlprof.taskgraph.task import Task
 from rlprof.taskgraph.worker_process import Raised, find_call, find_restorable, perform
@@ -43,7 +44,7 @@ class RayBackend(WorkerPool):
         workers: Mapping[str, Factory],
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
-        timeout_s: float | Callable[[Task], float | None] | None = None,
+        timeout_s: TaskLimit = None,
         grace_s: float | None = 3.0,
         setup_timeout_s: float = 600.0,
     ) -> None:

@@ -1,12 +1,7 @@
-"""Tasks in named workers, each with state of its own: what back ends of processes and of Ray actors share.
-
-A thread of this process stands for each worker during a run, hands it one task after another and waits for
-it. One more looks after them: workers that are dead, tasks that take too long, a run that is to stop.
-"""
+"""Tasks in named workers, each with state of its own: what back ends of processes and of Ray actors share."""
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +12,8 @@ from rlprof.errors import UsageError
 from rlprof.taskgraph.backend import Completion, RemoteOutput
 from rlprof.taskgraph.errors import EndedError, WorkerDownError
 from rlprof.taskgraph.graph import TaskGraph
+from rlprof.taskgraph.pool_run import PoolRun, TaskLimit, checked_seconds
 from rlprof.taskgraph.task import Task
-
-#: How often somebody looks at deadlines and workers, in seconds.
-_TICK_S = 0.05
 
 
 class Worker(ABC):
@@ -71,19 +64,6 @@ class Worker(ABC):
         """Wait for it, end it after `within_s` seconds, and end all that it started."""
 
 
-def checked_seconds(value: Any, name: str) -> float | None:
-    """Return a time as it is.
-
-    Raises
-    ------
-    UsageError
-        If it is neither None nor a number of seconds.
-    """
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
-        return value
-    raise UsageError(f"{name} is {value!r}", hint="give a number of seconds")
-
-
 class WorkerPool(ABC):
     """Workers by name, and runs on them.
 
@@ -107,7 +87,7 @@ class WorkerPool(ABC):
         self,
         names: Iterable[str],
         *,
-        timeout_s: float | Callable[[Task], float | None] | None = None,
+        timeout_s: TaskLimit = None,
         grace_s: float | None = 3.0,
         setup_timeout_s: float = 600.0,
     ) -> None:
@@ -122,7 +102,7 @@ class WorkerPool(ABC):
         self._timeout_s, self._grace_s, self._setup_s = timeout_s, grace_s, setup_timeout_s
         self._workers: dict[str, Worker] = {}
         self._kept = False  # beyond one run
-        self._run: _PoolRun | None = None
+        self._run: PoolRun | None = None
 
     def worker(self, name: str) -> Worker:
         """Return a worker, to give it tasks outside of a run; only while the pool keeps its workers.
@@ -220,7 +200,7 @@ class WorkerPool(ABC):
             if not self._kept:
                 self._end_all()
             raise
-        self._run = _PoolRun(self._workers, able, report, self._timeout_s, self._grace_s)
+        self._run = PoolRun(self._workers, able, report, self._timeout_s, self._grace_s)
 
     def _check_payloads(self, graph: TaskGraph) -> dict[str, set[str]]:
         """Payloads by the worker that can execute them."""
@@ -315,109 +295,3 @@ class WorkerPool(ABC):
             except WorkerDownError:  # it ended since, or does not answer
                 self.renew()
                 self._workers[name].restore(saved, self._setup_s)
-
-
-class _PoolRun:
-    """One run on workers: a thread for each, and one that looks after them."""
-
-    def __init__(
-        self,
-        workers: Mapping[str, Worker],
-        able: Mapping[str, set[str]],
-        report: Callable[[Completion], None],
-        timeout_s: float | Callable[[Task], float | None] | None,
-        grace_s: float | None,
-    ) -> None:
-        self._workers, self._able, self._report = dict(workers), able, report
-        self._timeout_s, self._grace_s = timeout_s, grace_s
-        lock = threading.Lock()
-        self._lock = lock
-        self._wake = {name: threading.Condition(lock) for name in workers}
-        #: Position, task, inputs, longest time.
-        self._jobs: list[tuple[int, Task, Mapping[str, Any], float | None]] = []
-        self._busy: dict[str, tuple[float | None, float | None, Task]] = {}  # until when, and why
-        self._stop_at: float | None = None
-        self._stopped = self._closing = False
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._serve, args=(name,), name=f"rlprof {name}", daemon=True)
-            for name in workers
-        ]
-        self._watcher = threading.Thread(target=self._watch, name="rlprof watcher", daemon=True)
-        for thread in (*self._threads, self._watcher):
-            thread.start()
-
-    def submit(self, position: int, task: Task, inputs: Mapping[str, Any]) -> None:
-        if task.payload is None:  # only takes part in the order
-            now = time.monotonic_ns()
-            self._report(Completion(position, task.worker or "caller", now, now, now, None, None))
-            return
-        limit_s = self._timeout_s
-        if callable(limit_s):  # asked here, where what it raises ends the run
-            limit_s = checked_seconds(limit_s(task), f"timeout_s of task {task.id}")
-        with self._lock:
-            self._jobs.append((position, task, inputs, limit_s))
-            for name in self._workers if task.worker is None else (task.worker,):
-                if name not in self._busy:
-                    self._wake[name].notify()
-
-    def stop(self) -> None:
-        if not self._stopped:
-            self._stopped = True
-            self._stop_at = None if self._grace_s is None else time.monotonic() + self._grace_s
-
-    def close(self) -> None:
-        self.stop()
-        with self._lock:
-            self._closing = True
-            for wake in self._wake.values():
-                wake.notify()
-        for thread in self._threads:
-            thread.join()
-        self._over.set()
-        self._watcher.join()
-
-    def _next(self, name: str) -> tuple[int, Task, Mapping[str, Any]] | None:
-        """Wait for a job that a worker can do; None when the run is over."""
-        with self._lock:
-            self._busy.pop(name, None)
-            while True:
-                for number, (position, task, inputs, limit_s) in enumerate(self._jobs):
-                    if task.worker == name or (task.worker is None and task.payload in self._able[name]):
-                        until = None if limit_s is None else time.monotonic() + limit_s
-                        self._busy[name] = (until, limit_s, task)
-                        del self._jobs[number]
-                        return position, task, inputs
-                if self._closing:
-                    return None
-                self._wake[name].wait()
-
-    def _serve(self, name: str) -> None:
-        worker = self._workers[name]
-        while (job := self._next(name)) is not None:
-            position, task, inputs = job
-            if self._stopped or (lost := worker.down()) is not None:
-                error = EndedError(f"task {task.id} was not begun", begun=False) if self._stopped else lost
-                now = time.monotonic_ns()
-                done = Completion(position, name, now, now, now, None, error)
-            else:
-                done = worker.execute(position, task, inputs)
-            del job, inputs  # a waiting thread keeps no buffer alive
-            with self._lock:
-                self._busy.pop(name, None)
-            self._report(done)
-            del done
-
-    def _watch(self) -> None:
-        while not self._over.wait(_TICK_S):
-            now = time.monotonic()
-            with self._lock:
-                busy = list(self._busy.items())
-            for name, (until, limit_s, task) in busy:
-                worker = self._workers[name]
-                if (lost := worker.down()) is not None:
-                    worker.end(lost)
-                elif until is not None and now > until:
-                    worker.end(WorkerDownError(f"it did not finish within {limit_s} s and was ended"))
-                elif self._stop_at is not None and now > self._stop_at:
-                    worker.end(EndedError(f"task {task.id} was ended with its run", begun=True))
