@@ -42,6 +42,7 @@ def make_simulator(config: Config) -> Simulator:
         "image": config.image,
         "auto_reset": config.auto_reset,
         "staggered": config.staggered,
+        **({} if config.reward is None else {"reward": config.reward}),
     }
     if config.simulator == "libero":
         return _libero(config, options)

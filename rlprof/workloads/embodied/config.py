@@ -10,6 +10,7 @@ from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
 from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
+from rlprof.workloads.embodied.simulators.rewards import REWARDS
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
@@ -45,6 +46,8 @@ class Config:
         A chunk is physics, reward, reset and render, each a call of its own.
     cameras, image : int
         Cameras, and height and width of their images.
+    reward : {"sparse", "dense"} or None
+        For success alone, or for progress too; None: dense, but with `libero` sparse, as LIBERO has it.
     substeps, objects : int or None
         Of `mujoco_warp`: physics steps of an action, loose objects; None: as the simulator has it.
     rendering : {"egl", "egl-one", "osmesa"} or None
@@ -102,6 +105,7 @@ class Config:
     phases: bool = False
     cameras: int = 0
     image: int = 64
+    reward: str | None = None
     substeps: int | None = None
     objects: int | None = None
     rendering: str | None = None
@@ -128,6 +132,7 @@ class Config:
             ("schedule", self.schedule, SCHEDULES),
             ("preset", self.preset, PRESETS),
             ("minibatch scope", self.minibatch_scope, ("rollout", "epoch")),
+            ("reward", self.reward or REWARDS[0], REWARDS),
         ):
             if value not in known:
                 raise ConfigurationError(f"no {name} is called {value!r}", hint=f"use {', '.join(known)}")

@@ -22,6 +22,7 @@ from rlprof.workloads.embodied.contracts import (
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators import arm_model as arm
 from rlprof.workloads.embodied.simulators.moves import checked_moves
+from rlprof.workloads.embodied.simulators.rewards import firsts, gains, is_dense
 
 #: Farthest that the tip moves with one action, in metres along each axis.
 REACH_M = 0.03
@@ -60,6 +61,8 @@ class ArmTask(ABC):
         Plates that the cube may belong on, 1 or 2.
     cameras, image : int
         Cameras (0, 1 or 2), and height and width of their images in pixels.
+    reward : {"sparse", "dense"}
+        1 for the first placement; dense: besides, gains in a potential (reach, lift, carry).
     auto_reset : bool
         An environment whose episode has ended begins a new one by itself, and `reset` only starts those
         that were never started.
@@ -86,6 +89,7 @@ class ArmTask(ABC):
         tasks: int,
         cameras: int,
         image: int,
+        reward: str,
         auto_reset: bool,
         staggered: bool,
         first: int,
@@ -120,7 +124,7 @@ class ArmTask(ABC):
             width=image if cameras else 0,
             group=group,
         )
-        self._seed, self._tasks = seed, tasks
+        self._seed, self._tasks, self._dense = seed, tasks, is_dense(reward)
         self._index = first + stride * np.arange(envs)
         self._auto_reset, self._staggered = auto_reset, staggered
         self._state: Floats = np.zeros((envs, 0))
@@ -225,22 +229,19 @@ class ArmTask(ABC):
         self._elapsed[rows] += self.spec.chunk_steps
 
     def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
-        """Rewards of the last chunk (what each action gained), dones, and success so far.
+        """Rewards of the last chunk, dones, and success so far.
 
-        A reward is the gain in a potential (reach, lift, carry, place), and 1 for the first placement; so the
-        sum over an episode says how far it got and not how long it stayed there.
+        A reward is 1 for the first placement and, if dense, the gain in a potential (reach, lift, carry); so
+        the sum over an episode says how far it got and not how long it stayed there.
         """
         rows = noise.rows(self.spec.envs, samples)
         potential, placed = self._potential(rows)
-        before = np.concatenate([self._best[rows, None], potential], axis=1)
-        best = np.maximum.accumulate(before, axis=1)
-        gained = np.diff(best, axis=1)
-        once = np.logical_or.accumulate(np.column_stack([self._success[rows], placed]), axis=1)
-        gained += np.diff(once.astype(np.float64), axis=1)
-        self._best[rows] = best[:, -1]
-        self._success[rows] = once[:, -1]
+        gained, self._best[rows] = gains(self._best[rows], potential)
+        rewards, self._success[rows] = firsts(self._success[rows], placed)
+        if self._dense:
+            rewards += gained
         dones = self._elapsed[rows] >= self.spec.episode_steps
-        return gained.astype(np.float32), dones, self._success[rows].copy()
+        return rewards.astype(np.float32), dones, self._success[rows].copy()
 
     def _potential(self, rows: Array) -> tuple[Floats, Array]:
         tip, cube = self._sensors[rows, :, :3], self._sensors[rows, :, 3:6]

@@ -24,16 +24,24 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators.libero_env import ACTION_DIM, RECORD, SUITE, TASKS, VIEW, TaskEnv
 from rlprof.workloads.embodied.simulators.libero_render import CAMERAS, Painter, choose_gl
 from rlprof.workloads.embodied.simulators.moves import checked_moves
+from rlprof.workloads.embodied.simulators.rewards import SPARSE, firsts, gains, is_dense
 
 #: Gripper position 3 and orientation 3, fingers 2, time left, success so far.
 STATE_DIM = 10
 #: Without cameras also: positions of the bowl and the plate.
 STATE_DIM_BLIND = STATE_DIM + 6
+#: Of the dense reward: what it is worth to bring the gripper to the bowl, and the bowl to the plate.
+REACH, CARRY = 0.3, 0.7
 #: How images are made; `APART` is what the processes do while another one draws for all of them.
 EGL, EGL_ONE, OSMESA, APART = "egl", "egl-one", "osmesa", "apart"
 RENDERINGS = (EGL, EGL_ONE, OSMESA)
+#: A way is counted as at least this long, in metres.
+_NEAR_M = 0.01
 #: What a checkpoint holds.
-_STATE = ("_records", "_views", "_frames", "_elapsed", "_origin", "_episode", "_success", "_won")
+_STATE = (
+    *("_records", "_views", "_frames", "_elapsed", "_origin", "_episode", "_success", "_won"),
+    *("_began", "_away", "_best"),
+)
 
 
 class Libero:
@@ -64,6 +72,11 @@ class Libero:
     every_action : bool
         Draw the images after every action of a chunk, as LIBERO's ``step`` does, although only the last ones
         are seen.
+    reward : {"sparse", "dense"}
+        LIBERO's own, 1 for the first action after which the task is done; dense: besides, gains in a
+        potential. It is `REACH` times the part of the way from gripper to bowl, and `CARRY` times the part of
+        the way from bowl to plate, that has been made since the episode began. The state has one number more
+        then: the highest potential so far.
     auto_reset : bool
         An environment whose episode has ended, by time or because the task is done, begins a new one by
         itself, and `reset` only starts those that were never started. Without it an episode ends by time.
@@ -96,6 +109,7 @@ class Libero:
         rendering: str = EGL,
         shadows: bool | None = None,
         every_action: bool = False,
+        reward: str = SPARSE,
         auto_reset: bool = False,
         staggered: bool = False,
         first: int = 0,
@@ -108,6 +122,7 @@ class Libero:
             raise ConfigurationError(
                 "staggered resets need environments that reset by themselves", hint="set auto_reset too"
             )
+        self._dense, self._blind = is_dense(reward), not cameras
         drawn = cameras if rendering != APART else 0
         self._keep = chunk_steps if every_action and cameras else 1
         self.spec = SimulatorSpec(
@@ -116,7 +131,7 @@ class Libero:
             chunk_steps=chunk_steps,
             episode_steps=episode_steps,
             action_dim=ACTION_DIM,
-            state_dim=STATE_DIM if cameras else STATE_DIM_BLIND,
+            state_dim=(STATE_DIM_BLIND if self._blind else STATE_DIM) + self._dense,
             cameras=drawn,
             height=image if drawn else 0,
             width=image if drawn else 0,
@@ -136,6 +151,10 @@ class Libero:
         self._episode = np.zeros(envs, dtype=np.int64)
         self._success = np.zeros(envs, dtype=bool)
         self._won = np.zeros((envs, chunk_steps), dtype=bool)
+        # from gripper to bowl and from bowl to plate, in metres: when the episode began, after each action
+        self._began = np.ones((envs, 2))
+        self._away = np.ones((envs, chunk_steps, 2))
+        self._best = np.zeros(envs)
         self._painter: Painter | None = None
         self._gl: ThreadPoolExecutor | None = None
         if drawn:
@@ -167,10 +186,12 @@ class Libero:
             draw = noise.generator(self._seed, "start", step, epoch, int(self._episode[row]), group)
             self._records[row] = task.start(int(draw.integers(task.starts)))
             self._views[row, 0] = task.view(self._records[row])
+            self._began[row] = self._away[row] = np.maximum(task.distances(self._records[row]), _NEAR_M)
         self._frames[rows] = 1
         self._elapsed[rows] = 0
         self._success[rows] = False
         self._won[rows] = False
+        self._best[rows] = 0
 
     def auto_reset(self, samples: Samples = None) -> None:
         """Begin new episodes where one has ended, if set to."""
@@ -206,18 +227,22 @@ class Libero:
         moves = checked_moves(actions, self.spec, self._elapsed[rows])
         for row, move in zip(rows, moves, strict=True):
             task = self._tasks[int(self._task[row])]
-            self._records[row], self._won[row], views = task.advance(self._records[row], move)
+            done = task.advance(self._records[row], move)
+            self._records[row], self._won[row], views, self._away[row] = done
             self._views[row] = views[-self._keep :]
         self._frames[rows] = self._keep
         self._elapsed[rows] += self.spec.chunk_steps
 
     def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
-        """Rewards of the last chunk, dones, and success so far: 1 for the first action that does the task."""
+        """Rewards of the last chunk, dones, and success so far."""
         rows = noise.rows(self.spec.envs, samples)
-        once = np.logical_or.accumulate(np.column_stack([self._success[rows], self._won[rows]]), axis=1)
-        self._success[rows] = once[:, -1]
-        gained = np.diff(once.astype(np.float32), axis=1)
-        return gained, self._ended(rows), self._success[rows].copy()
+        rewards, self._success[rows] = firsts(self._success[rows], self._won[rows])
+        if self._dense:
+            made = np.clip(1 - self._away[rows] / self._began[rows, None], 0, 1)
+            potential = REACH * made[..., 0] + CARRY * made[..., 1]
+            gained, self._best[rows] = gains(self._best[rows], potential)
+            rewards += gained
+        return rewards.astype(np.float32), self._ended(rows), self._success[rows].copy()
 
     def render(self, samples: Samples = None) -> Observation:
         """State, and images of the cameras."""
@@ -234,7 +259,10 @@ class Libero:
             felt, things = self._tasks[int(self._task[row])].proprioception(self._records[row])
             left = 1 - self._elapsed[row] / self.spec.episode_steps
             state[i, :STATE_DIM] = (*felt, left, self._success[row])
-            state[i, STATE_DIM:] = things[: self.spec.state_dim - STATE_DIM]
+            if self._blind:
+                state[i, STATE_DIM:STATE_DIM_BLIND] = things
+        if self._dense:
+            state[:, -1] = self._best[rows]
         images = None
         if self._gl is not None:
             images = self._gl.submit(self._images, rows).result()
@@ -268,10 +296,11 @@ class Libero:
             If it is of other sizes.
         """
         for name in _STATE:
-            mine, other = getattr(self, name), state[name.lstrip("_")]
-            if mine.shape != other.shape:
+            mine, other = getattr(self, name), state.get(name.lstrip("_"))
+            if other is None or mine.shape != other.shape:
+                sizes = f"{self.spec.envs} environments and chunks of {self.spec.chunk_steps}"
                 raise ConfigurationError(
-                    f"a checkpoint of {len(other)} environments, and there are {self.spec.envs}",
+                    f"the checkpoint is not one of {sizes}, or of an older version",
                     hint="use the sizes that it was made with",
                 )
             mine[...] = other

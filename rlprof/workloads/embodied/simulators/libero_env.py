@@ -180,6 +180,8 @@ class TaskEnv:
         self._robot = env.robots[0]
         self._grip = len(self._robot._ref_joint_gripper_actuator_indexes)
         self._shown = self.model.site_rgba[:, 3].copy()
+        #: The bowl and the plate: what each task of the suite is about.
+        self._bodies = [env.obj_body_id[name] for name in env.obj_of_interest[:2]]
         self._initial = _suite().get_task_init_states(task)
         self._settled: dict[int, Floats] = {}
         nq, shown = self.model.nq, self.model.nsite
@@ -218,7 +220,7 @@ class TaskEnv:
             self._settled[index] = self._record()
         return self._settled[index].copy()
 
-    def advance(self, record: Floats, actions: Floats) -> tuple[Floats, Array, Floats]:
+    def advance(self, record: Floats, actions: Floats) -> tuple[Floats, Array, Floats, Floats]:
         """Carry out actions.
 
         Parameters
@@ -231,17 +233,24 @@ class TaskEnv:
         Returns
         -------
         tuple of ndarray
-            Record afterwards; whether the task was done after each action, bool, shape (steps,); view after
-            each action, shape (steps, VIEW).
+            Record afterwards; after each action: whether the task was done, bool, shape (steps,); view, shape
+            (steps, VIEW); distances as `distances` has them, shape (steps, 2). These are of the moment before
+            the last physics step of the action, as LIBERO's observations.
         """
         self._restore(record)
         done = np.zeros(len(actions), dtype=bool)
-        views = np.zeros((len(actions), VIEW))
+        views, away = np.zeros((len(actions), VIEW)), np.zeros((len(actions), 2))
         for k, action in enumerate(actions):
             _, reward, _, _ = self._env.step(action)
             done[k] = reward > 0
             views[k] = self._view(self._data.qpos)
-        return self._record(), done, views
+            away[k] = self._distances(self._data)
+        return self._record(), done, views, away
+
+    def distances(self, record: Floats) -> Floats:
+        """How far it is from the gripper to the bowl, and from the bowl to the plate: metres, shape (2,)."""
+        self._place(record)
+        return self._distances(self._seen)
 
     def view(self, record: Floats) -> Floats:
         """What the environment looks like, for a renderer: positions and which sites are shown."""
@@ -261,21 +270,29 @@ class TaskEnv:
             positions of the fingers (2, metres); positions of the objects that the task is about (6, metres).
         """
         transform_utils = importlib.import_module("robosuite.utils.transform_utils")
-        seen = self._seen
-        seen.qpos[:] = record[1 : 1 + self.model.nq]
-        self._mujoco.mj_kinematics(self.model, seen)
+        seen = self._place(record)
         hand = self._env.sim.model.body_name2id(self._robot.robot_model.eef_name)
         turn = transform_utils.quat2axisangle(
             np.array(transform_utils.convert_quat(np.array(seen.xquat[hand]), to="xyzw"))
         )
         fingers = seen.qpos[list(self._robot._ref_gripper_joint_pos_indexes)]
-        things = [seen.xpos[self._env.obj_body_id[name]] for name in self._env.obj_of_interest[:2]]
+        things = [seen.xpos[body] for body in self._bodies]
         hand_m = seen.site_xpos[self._robot.eef_site_id]
         return np.concatenate([hand_m, turn, fingers]), np.concatenate(things)
 
     def close(self) -> None:
         """Let go of it."""
         self._control.close()
+
+    def _place(self, record: Floats) -> Any:
+        """Where everything is in a record."""
+        self._seen.qpos[:] = record[1 : 1 + self.model.nq]
+        self._mujoco.mj_kinematics(self.model, self._seen)
+        return self._seen
+
+    def _distances(self, data: Any) -> Floats:
+        hand, (bowl, plate) = data.site_xpos[self._robot.eef_site_id], (data.xpos[b] for b in self._bodies)
+        return np.array((np.linalg.norm(hand - bowl), np.linalg.norm(bowl - plate)))
 
     def _view(self, positions: Floats) -> Floats:
         out = np.zeros(VIEW)

@@ -24,6 +24,7 @@ from rlprof.workloads.embodied.contracts import (
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators.libero import APART, EGL, EGL_ONE, RENDERINGS, check
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from rlprof.workloads.embodied.simulators.rewards import SPARSE
 
 #: Names the Python whose environment has LIBERO; without it, rlprof's own is tried.
 PYTHON_VARIABLE = "RLPROF_LIBERO_PYTHON"
@@ -58,6 +59,7 @@ def start(
     image: int = 128,
     shadows: bool | None = None,
     every_action: bool = False,
+    reward: str = SPARSE,
     auto_reset: bool = False,
     staggered: bool = False,
 ) -> Simulator:
@@ -75,7 +77,7 @@ def start(
     python : str, optional
         Python of an environment with LIBERO; by default that of ``RLPROF_LIBERO_PYTHON``, or this one.
     seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action
-        Of `rlprof.workloads.embodied.simulators.libero.Libero`; so are `auto_reset` and `staggered`.
+        Of `rlprof.workloads.embodied.simulators.libero.Libero`; so are `reward`, `auto_reset`, `staggered`.
 
     Returns
     -------
@@ -114,6 +116,7 @@ def start(
         **common,
         "seed": seed,
         "episode_steps": episode_steps,
+        "reward": reward,
         "auto_reset": auto_reset,
         "staggered": staggered,
     }

@@ -17,6 +17,7 @@ from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import RenderError, need
 from rlprof.workloads.embodied.simulators import arm_model as arm
 from rlprof.workloads.embodied.simulators.arm_task import CAMERAS, ArmTask
+from rlprof.workloads.embodied.simulators.rewards import DENSE
 
 
 class MujocoArm(ArmTask):
@@ -36,6 +37,8 @@ class MujocoArm(ArmTask):
         Plates that the cube may belong on, 1 or 2.
     cameras, image : int
         Cameras (0, 1 or 2), and height and width of their images in pixels.
+    reward : {"sparse", "dense"}
+        1 for the first placement; dense: besides, gains in a potential (reach, lift, carry).
     auto_reset : bool
         An environment whose episode has ended begins a new one by itself, and `reset` only starts those
         that were never started.
@@ -67,6 +70,7 @@ class MujocoArm(ArmTask):
         tasks: int = 1,
         cameras: int = 0,
         image: int = 64,
+        reward: str = DENSE,
         auto_reset: bool = False,
         staggered: bool = False,
         threads: int = 1,
@@ -83,6 +87,7 @@ class MujocoArm(ArmTask):
             tasks=tasks,
             cameras=cameras,
             image=image,
+            reward=reward,
             auto_reset=auto_reset,
             staggered=staggered,
             first=first,

@@ -17,6 +17,7 @@ from rlprof.workloads.embodied.simulators import arm_model as arm
 from rlprof.workloads.embodied.simulators.arm_task import ArmTask
 from rlprof.workloads.embodied.simulators.mujoco_warp_engine import Engine, load
 from rlprof.workloads.embodied.simulators.mujoco_warp_model import make_model, object_poses
+from rlprof.workloads.embodied.simulators.rewards import DENSE
 
 SUBSTEPS = 20
 OBJECTS = 4
@@ -30,8 +31,10 @@ class MujocoWarp(ArmTask):
     ----------
     envs : int
         Environments (worlds).
-    seed, chunk_steps, episode_steps, group, tasks, cameras, image, auto_reset, staggered, first, stride
+    seed, chunk_steps, episode_steps, group, tasks, cameras, image, reward
         As of `rlprof.workloads.embodied.simulators.mujoco_arm.MujocoArm`.
+    auto_reset, staggered, first, stride
+        The same.
     substeps : int
         Physics steps of an action; an action always takes 0.04 s.
     objects : int
@@ -62,6 +65,7 @@ class MujocoWarp(ArmTask):
         tasks: int = 1,
         cameras: int = 0,
         image: int = 64,
+        reward: str = DENSE,
         auto_reset: bool = False,
         staggered: bool = False,
         substeps: int = SUBSTEPS,
@@ -86,6 +90,7 @@ class MujocoWarp(ArmTask):
             tasks=tasks,
             cameras=cameras,
             image=image,
+            reward=reward,
             auto_reset=auto_reset,
             staggered=staggered,
             first=first,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 
 from rlprof.overlap.equality import equal_bits
+from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.errors import RenderError, SimulatorDiedError, SimulatorError
 from rlprof.workloads.embodied.simulators.libero_start import PYTHON_VARIABLE, start
 from tests.conftest import ROOT
+from tests.workloads.embodied.made import small
 
 #: Rows of `state` without cameras.
 DONE, BOWL, PLATE = 9, slice(10, 13), slice(13, 16)
@@ -97,8 +100,8 @@ draw = np.random.default_rng(0)
 mine, other = ours.start(3), ours.start(7)
 for _ in range(3):
     actions = draw.uniform(-1, 1, (5, 7))
-    mine, _, _ = ours.advance(mine, actions)
-    other, _, _ = ours.advance(other, -actions)
+    mine, *_ = ours.advance(mine, actions)
+    other, *_ = ours.advance(other, -actions)
     for action in actions:
         native.step(action)
 positions = np.array(native.env.sim.data.qpos)
@@ -162,6 +165,70 @@ def test_success_is_told_once_and_stays(blind) -> None:
     assert not first.dones.any()
     assert not second.rewards.any()
     assert second.success.tolist() == [False, True, True, False]
+
+
+def test_dense_rewards_say_how_far_the_bowl_got(python: str, blind) -> None:
+    """Gains of the way from gripper to bowl and from bowl to plate; nothing is gained twice."""
+    options: dict[str, Any] = {"group": 2, "cameras": 0, "episode_steps": 40, "seed": 1}
+    with start(4, workers=2, reward="dense", **options) as dense:
+        seen = dense.reset(GlobalStep(0), 0).state
+        sparse = blind.reset(GlobalStep(0), 0).state
+        assert dense.spec.state_dim == 17
+        assert equal_bits(seen[:, :16], sparse)
+        assert not seen[:, 16].any()
+        # two go to the bowl, one away from it, one stays
+        move = np.zeros((4, 5, 7), np.float32)
+        away = seen[:, BOWL] - seen[:, :3]
+        move[:2, :, :3] = (away / np.abs(away).max(axis=1, keepdims=True))[:2, None]
+        move[2, :, 2] = 1
+        move[..., 6] = -1
+        first = dense.step(move)
+        assert np.all(first.rewards >= 0)
+        assert np.all(first.rewards[:2].sum(axis=1) > 0.02)
+        assert first.rewards[2:].sum() < 1e-6  # things are still coming to rest
+        best = first.observation.state[:, 16]
+        assert np.allclose(best, first.rewards.sum(axis=1), atol=1e-6)
+        # of the whole way, as it is seen (LIBERO's observations are one physics step older)
+        after = first.observation.state
+        left = [np.linalg.norm(s[:, BOWL] - s[:, :3], axis=1) for s in (seen, after)]
+        assert np.allclose(best[:2], 0.3 * (1 - left[1] / left[0])[:2], atol=3e-3)
+        # back and there again gains nothing
+        back = dense.step(-move * (1, 1, 1, 1, 1, 1, -1))
+        again = dense.step(move * np.float32(0.9) + 0.1 * np.array([0, 0, 0, 0, 0, 0, -1], np.float32))
+        assert back.rewards[:2].sum() < 0.3 * first.rewards[:2].sum()  # on its way on, before it turns
+        assert again.rewards[:2].sum() < 0.3 * first.rewards[:2].sum()
+        # physics is that of sparse rewards
+        native = blind.step(move).observation.state
+        left_out = [8, 16]  # the time left of another episode, and the potential
+        assert equal_bits(np.delete(after, left_out, 1), np.delete(native, 8, 1))
+        # a bowl on the plate has made its whole way, and 1 comes for success
+        dense.reset(GlobalStep(0), 0)
+        state = with_bowl_on_plate(dense.state_dict(), seen, [1])
+        dense.load_state_dict(state)
+        idle = np.zeros((4, 5, 7), np.float32)
+        idle[..., 6] = -1
+        done = dense.step(idle)
+        assert done.success.tolist() == [False, True, False, False]
+        assert 1.4 < done.rewards[1].sum() <= 2
+        # some of them, in any order, and after a checkpoint: the same bits
+        dense.load_state_dict(state)
+        some = np.array([3, 1])
+        part = dense.step(idle[some], some)
+        assert equal_bits(part.rewards, done.rewards[some])
+        assert equal_bits(part.observation.state, done.observation.state[some])
+
+
+def test_random_weights_learn_from_dense_rewards_alone(python: str) -> None:
+    """With LIBERO's own reward nothing is won by chance: no advantage, no gradient."""
+    values = {"simulator": "libero", "workers": 2, "tasks": 1, "envs": 2, "minibatch_scope": "rollout"}
+    norms = {}
+    for reward in ("sparse", "dense"):
+        trainer = make_trainer(small(**values, reward=reward, rollout_epochs=1, global_batch=4))
+        with closing(trainer.env.simulator):
+            logs = trainer.iteration(GlobalStep(0))["training"]
+        norms[reward] = [log["grad_norm"] for log in logs]
+    assert not any(norms["sparse"])
+    assert all(norms["dense"])
 
 
 def test_environments_that_reset_by_themselves(python: str) -> None:
