@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.results import Document, documents, stored_study
+from rlprof.reproduce.rose.results import Document, documents, is_optimisation, on_gpu, stored_study
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -35,55 +35,90 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
 
     ``kind`` is "trial", "alone", "ready" (until a branch is ready, both running), "together", or "unmanaged"
     (without MPS); ``percent`` is the quota of the branch that waits. A level that a sweep and the search
-    measured counts once.
+    measured counts once. ``simulator`` is null for two commands; else the branches are processes of embodied
+    training, and the time is that of a comparison of the selected graph.
     """
-    rows: list[dict[str, Any]] = []
     machine = document.get("machine") or {}
+    base = {
+        "file": file,
+        "gpu": str(machine.get("gpu", "")).partition(",")[0] or "none",
+        "date": machine.get("date"),
+    }
+    rows: list[dict[str, Any]] = []
+    if is_optimisation(document):
+        return _embodied_rows(base, document) if on_gpu(document) else []
     for path, found in tunings(document):
         if found["mechanism"] != "mps":
             continue
-        pair, search = found.get("pair") or {}, found.get("search") or {}
-        waits = pair.get("earlier")
+        pair = found.get("pair") or {}
         facts = {
-            "file": file,
+            **base,
             "run": path,
-            "gpu": str(machine.get("gpu", "")).partition(",")[0] or "none",
-            "date": machine.get("date"),
+            "simulator": None,
             "branches": "; ".join(f"{name}: {command}" for name, command in found["branches"].items()),
-            "waits": waits,
+            "waits": pair.get("earlier"),
         }
-
-        def row(
-            kind: str,
-            what: str,
-            time: Mapping[str, Any],
-            percent: float | None,
-            facts: dict[str, Any] = facts,
-        ) -> dict[str, Any]:
-            return {
-                **facts,
-                "kind": kind,
-                "what": what,
-                "percent": percent,
-                "sms": time.get("amount"),
-                "seconds": time.get("median_s", time.get("time_s")),
-                "least_s": time.get("low_s"),
-                "most_s": time.get("high_s"),
-                "runs": time.get("runs"),
-            }
-
         for kind in ("alone", "ready"):
-            rows += [row(kind, name, time, None) for name, time in (found.get(kind) or {}).items()]
-        rows.append(row("together", "all", found["together"], float(ALL_PERCENT)))
+            rows += [_row(facts, kind, name, time, None) for name, time in (found.get(kind) or {}).items()]
+        rows.append(_row(facts, "together", "all", found["together"], float(ALL_PERCENT)))
         if "median_s" in (found.get("unmanaged") or {}):
-            rows.append(row("unmanaged", "all", found["unmanaged"], None))
-        measured = {t["setting"]: t for t in (*found.get("sweep", ()), *search.get("trials", ()))}
-        rows += [
-            row("trial", "all", trial, float(percent))
-            for percent, trial in sorted(measured.items(), reverse=True)
-            if trial.get("time_s") is not None
-        ]
+            rows.append(_row(facts, "unmanaged", "all", found["unmanaged"], None))
+        rows += _trials(facts, found)
     return rows
+
+
+def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str, Any]]:
+    """Rows of Algorithm 2 on a graph of embodied training."""
+    found = document.get("quotas")
+    if not isinstance(found, Mapping) or not found.get("search") or not found.get("pair"):
+        return []
+    pair, config = found["pair"], document["config"]
+    facts = {
+        **base,
+        "run": "quotas",
+        "simulator": config["simulator"],
+        "branches": f"{pair['earlier']}; {pair['later']}: {config['policy']}, {config['envs']} environments",
+        "waits": pair["earlier"],
+    }
+    trials = _trials(facts, found)
+    ready = [
+        _row(facts, "ready", pair[branch], {"time_s": pair[f"{branch}_ready_s"]}, None)
+        for branch in ("earlier", "later")
+    ]
+    all_sms = [{**t, "kind": "together"} for t in trials if t["percent"] == ALL_PERCENT]
+    unmanaged = found.get("unmanaged") or {}
+    return [
+        *ready,
+        *all_sms,
+        *([_row(facts, "unmanaged", "all", unmanaged, None)] if unmanaged.get("time_s") is not None else []),
+        *trials,
+    ]
+
+
+def _trials(facts: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    search = found.get("search") or {}
+    measured = {t["setting"]: t for t in (*(found.get("sweep") or ()), *search.get("trials", ()))}
+    return [
+        _row(facts, "trial", "all", trial, float(percent))
+        for percent, trial in sorted(measured.items(), reverse=True)
+        if trial.get("time_s") is not None
+    ]
+
+
+def _row(
+    facts: Mapping[str, Any], kind: str, what: str, time: Mapping[str, Any], percent: float | None
+) -> dict[str, Any]:
+    return {
+        **facts,
+        "kind": kind,
+        "what": what,
+        "percent": percent,
+        "sms": time.get("amount"),
+        "seconds": time.get("median_s", time.get("time_s")),
+        "least_s": time.get("low_s"),
+        "most_s": time.get("high_s"),
+        "runs": time.get("runs"),
+    }
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
@@ -92,8 +127,20 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
     return stored_study("rose/quota", preset, seed, stored, trial_rows)
 
 
+def chosen(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the search that is shown: of embodied training if there is one, with most levels."""
+    import polars as pl
+
+    runs = frame.group_by("file", "run", maintain_order=True).agg(
+        (pl.col("kind") == "trial").sum().alias("levels"), pl.col("simulator").first()
+    )
+    runs = runs.sort(pl.col("simulator").is_not_null(), "levels", descending=True, maintain_order=True)
+    file, run, *_ = runs.row(0)
+    return frame.filter(pl.col("file") == file, pl.col("run") == run)
+
+
 def sweep(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the time of each level that was measured, of the search with most levels.
+    """Return the time of each level that was measured, of the search that is shown.
 
     Returns
     -------
@@ -102,13 +149,11 @@ def sweep(frame: pl.DataFrame) -> pl.DataFrame:
     """
     import polars as pl
 
-    trials = frame.filter(pl.col("kind") == "trial")
-    most = trials.group_by("file", "run").agg(pl.len().alias("levels")).sort("levels", descending=True)
-    if not most.height:
-        return trials.select("percent", "sms", "seconds", pl.lit(None, pl.Float64).alias("over_all"))
-    file, run, _ = most.row(0)
-    one = trials.filter(pl.col("file") == file, pl.col("run") == run).sort("percent", descending=True)
-    return one.select("percent", "sms", "seconds", (pl.col("seconds") / one["seconds"][0]).alias("over_all"))
+    one = chosen(frame).filter(pl.col("kind") == "trial").sort("percent", descending=True)
+    base = one["seconds"][0] if one.height else None
+    return one.select(
+        "percent", "sms", "seconds", (pl.col("seconds") / pl.lit(base, pl.Float64)).alias("over_all")
+    )
 
 
 def best(table: pl.DataFrame) -> dict[str, Any] | None:
@@ -140,13 +185,16 @@ def cause(frame: pl.DataFrame) -> str:
     """Say what the branches are, and how much slack there was to use, from the raw table."""
     import polars as pl
 
-    ready = frame.filter(pl.col("kind") == "ready")["seconds"].to_list()
-    levels = frame.filter(pl.col("kind") == "trial").height
+    shown = chosen(frame)
+    ready = shown.filter(pl.col("kind") == "ready")["seconds"].to_list()
+    levels = shown.filter(pl.col("kind") == "trial").height
     slack = f"{100 * (1 - min(ready) / max(ready)):.0f} %" if len(ready) > 1 else "an unknown share"
+    simulator = shown["simulator"][0]
+    what = f"{simulator} and its policy" if simulator else "two commands of a benchmark"
     return (
         f"slack: the branch that waits is ready {slack} of the join before it here, 63 % in the paper"
-        f" (Table 1, 2.661 of 7.192 s); {levels} levels were measured; two commands of a benchmark (column"
-        " branches of the raw table) here, pi0.5 and ManiSkill there"
+        f" (Table 1, 2.661 of 7.192 s); {levels} levels were measured; {what} (column branches of the raw"
+        " table) here, pi0.5 and ManiSkill there"
     )
 
 
@@ -154,7 +202,7 @@ def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compa
     """Fig 10: the join without MPS, with it, and with the best quota; each over the time with MPS alone."""
     import polars as pl
 
-    frame = tables["quota"]
+    frame = chosen(tables["quota"])
     table, why = sweep(frame), cause(frame)
     found = best(table)
     together = frame.filter(pl.col("kind") == "together")["seconds"]

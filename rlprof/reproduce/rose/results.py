@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.errors import ReproduceError
 from rlprof.reproduce.study import Study
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FOLDER = "benchmarks/results/gpu"
 #: Optimisations on a processor.
@@ -194,7 +197,13 @@ def stored_study(
         for file, d in stored.items()
     }
     cases = {file: partial(rows_of, file, document) for file, document in stored.items()}
-    return Study(name, preset, seed, {"files": digests}, cases, reads=True)
+
+    def stale(frame: pl.DataFrame) -> str | None:
+        """A table of an earlier version has other columns."""
+        columns = {name for rows in cases.values() for row in rows() for name in row}
+        return None if {"case", *columns} == set(frame.columns) else "it has the columns of another version"
+
+    return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale)
 
 
 def facts(file: str, document: Document) -> dict[str, Any]:

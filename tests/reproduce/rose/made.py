@@ -1,4 +1,4 @@
-"""A document as `benchmarks.gpu.embodied run` writes it, with few numbers."""
+"""Documents as programs of `benchmarks.gpu` and `rlprof quota` write them, with few numbers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,82 @@ def run(simulator: str = "libero", mps: bool = False, device: str = "cuda:0") ->
             iteration("hybrid-pipe+prefetch", 1, 150.0),
         ],
     }
+
+
+def over_time(low: float, seconds: float = 10.0, part: float = 6.0) -> dict[str, Any]:
+    """Samples of an iteration as `samples.summary` keeps them: a share of it at 20 %, the rest at 90 %."""
+
+    def one(seconds: float) -> dict[str, Any]:
+        levels = [0.0] * 20
+        levels[4], levels[18] = low, 1 - low
+        return {
+            "seconds": seconds, "covered_frac": 1.0, "active_frac": 0.2 * low + 0.9 * (1 - low),
+            "below_half": low, "below_most": low, "levels": levels,
+        }  # fmt: skip
+
+    course = [0.2 if n < 400 * low else 0.9 for n in range(400)]
+    parts = {"iteration": one(seconds), "generate_rollouts": one(part), "actor_training": one(4.0)}
+    return {"source": "SM counters", "period_s": 0.001, "course": [None, *course[1:]], "parts": parts}
+
+
+def optimised(
+    simulator: str = "libero",
+    *,
+    mps: bool = False,
+    device: str = "cuda:0",
+    variants: tuple[tuple[str, float, float], ...] = (
+        ("native", 100.0, 0.4),
+        ("colocated-pipe", 110.0, 0.5),
+        ("round 1", 132.0, 0.55),
+        ("optimised", 143.0, 0.65),
+    ),
+    accepted: tuple[bool, ...] = (True, True),
+    **more: Any,
+) -> dict[str, Any]:
+    """A document as `benchmarks.gpu.optimize` writes it; variants: name, steps/s, activity."""
+    document = run(simulator, mps, device) | {"command": "optimize"}
+    document["iterations"] = [
+        iteration(name, 1, rate, active=None, sm_activity=active, over_time=over_time(1 - active))
+        for name, rate, active in variants
+    ]
+    document["optimisation"] = {
+        "overhead": {
+            "total_s": 300.0, "retained_training_s": 200.0, "net_s": 100.0, "gain_s": 3.0,
+            "paid_back_after_iterations": 34,
+        },
+        "rounds": [{"accepted": yes} for yes in accepted],
+        "steps": ["split", "interleave"],
+        "ended": "all 2 rounds are done" if all(accepted) else "round 2 found nothing that pays",
+        "stopped": False,
+        "iterations": [{"graph": "a", "time_s": 10.0}, {"graph": "b", "time_s": 8.0}],
+    }  # fmt: skip
+    return document | more
+
+
+def spread(median_s: float) -> dict[str, Any]:
+    return {"median_s": median_s, "low_s": 0.9 * median_s, "high_s": 1.1 * median_s, "runs": 6}
+
+
+def tuning(mechanism: str = "mps", times: dict[int, float | None] | None = None) -> dict[str, Any]:
+    trials = [
+        {"order": n, "k": percent // 2, "setting": percent, "amount": percent, "time_s": s, "runs": 3}
+        for n, (percent, s) in enumerate((times or {}).items())
+    ]
+    return {
+        "mechanism": mechanism,
+        "branches": {"A": "a", "B": "b"},
+        "alone": {"A": spread(4.0), "B": spread(1.0)},
+        "ready": {"A": spread(5.0), "B": spread(2.0)},
+        "together": spread(5.0),
+        "unmanaged": spread(6.0),
+        "pair": {"earlier": "B"},
+        "search": {"trials": trials} if trials else {"unavailable": "not reached"},
+    }
+
+
+def write(path: Path, document: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
 
 
 def checkout(folder: Path, **documents: Any) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,30 +17,11 @@ from tests.reproduce.rose import made
 PAPER = read_paper(ROOT / "datasets" / "papers" / "rose.csv")
 
 
-def spread(median_s: float) -> dict[str, Any]:
-    return {"median_s": median_s, "low_s": 0.9 * median_s, "high_s": 1.1 * median_s, "runs": 6}
-
-
-def tuning(mechanism: str = "mps", times: dict[int, float | None] | None = None) -> dict[str, Any]:
-    trials = [
-        {"order": n, "k": percent // 2, "setting": percent, "amount": percent, "time_s": s, "runs": 3}
-        for n, (percent, s) in enumerate((times or {}).items())
-    ]
-    return {
-        "mechanism": mechanism,
-        "branches": {"A": "a", "B": "b"},
-        "alone": {"A": spread(4.0), "B": spread(1.0)},
-        "ready": {"A": spread(5.0), "B": spread(2.0)},
-        "together": spread(5.0),
-        "unmanaged": spread(6.0),
-        "pair": {"earlier": "B"},
-        "search": {"trials": trials} if trials else {"unavailable": "not reached"},
-    }
-
-
 def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
     times = {100: 5.0, 90: 4.0, 50: 5.5, 30: None}
-    there = made.checkout(tmp_path, mps={"quota": {"result": tuning(times=times)}}, nice=tuning("nice"))
+    there = made.checkout(
+        tmp_path, mps={"quota": {"result": made.tuning(times=times)}}, nice=made.tuning("nice")
+    )
     frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
     assert frame["kind"].value_counts(sort=True).row(0) == ("trial", 3)
     assert set(frame["waits"]) == {"B"}
@@ -57,7 +37,7 @@ def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_levels_of_a_sweep_count_once(tmp_path: Path) -> None:
-    document = tuning(times={100: 5.0, 90: 4.0})
+    document = made.tuning(times={100: 5.0, 90: 4.0})
     document["sweep"] = [
         {"order": 0, "k": 45, "setting": 90, "amount": 90, "time_s": 4.1},
         {"order": 1, "k": 10, "setting": 20, "amount": 20, "time_s": 9.0},
@@ -71,13 +51,13 @@ def test_levels_of_a_sweep_count_once(tmp_path: Path) -> None:
 
 
 def test_a_minimum_at_all_is_no_u(tmp_path: Path) -> None:
-    there = made.checkout(tmp_path, mps=tuning(times={100: 5.0, 90: 5.2}))
+    there = made.checkout(tmp_path, mps=made.tuning(times={100: 5.0, 90: 5.2}))
     frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
     assert quota.compare_sweep({"quota": frame}, PAPER)[1].ours == "no"
 
 
 def test_a_search_that_was_not_reached_is_not_zero(tmp_path: Path) -> None:
-    there = made.checkout(tmp_path, mps=tuning())
+    there = made.checkout(tmp_path, mps=made.tuning())
     frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
     least, shape = quota.compare_sweep({"quota": frame}, PAPER)
     assert isinstance(least.ours, Unavailable)
@@ -86,4 +66,4 @@ def test_a_search_that_was_not_reached_is_not_zero(tmp_path: Path) -> None:
 
 def test_nothing_stored_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ReproduceError, match="no measurements for rose/quota are stored"):
-        quota.study("h200", 0, made.checkout(tmp_path, nice=tuning("nice")))
+        quota.study("h200", 0, made.checkout(tmp_path, nice=made.tuning("nice")))

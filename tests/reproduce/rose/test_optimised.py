@@ -1,0 +1,247 @@
+"""Figs 12, 14a, 14b and the overhead: from documents made by hand; what did not run has no number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlprof.overlap.optimize.windows import Activity
+from rlprof.reproduce.papers import read_paper
+from rlprof.reproduce.rose import ablation, over_time, overhead, quota, samples
+from rlprof.reproduce.study import obtain
+from rlprof.unavailable import Unavailable
+from tests.conftest import ROOT
+from tests.reproduce.rose import made
+
+PAPER = read_paper(ROOT / "datasets" / "papers" / "rose.csv")
+NOTHING: pl.DataFrame = pl.DataFrame()
+
+
+def rows(module: Any, folder: Path, preset: str = "h200", **documents: Any) -> pl.DataFrame:
+    there = made.checkout(folder, **documents)
+    return obtain(module.study(preset, 0, there), folder / "out").table.frame
+
+
+# samples --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_of_samples() -> None:
+    start = np.arange(1000, dtype=np.int64) * 1_000_000
+    active = np.where(start < 300_000_000, 0.2, 0.9)
+    active[0] = np.nan  # not known: neither low nor high
+    found = samples.summary(
+        Activity(start, start + 1_000_000, active, "made"),
+        {"iteration": (0, 10**9), "loop": (0, 5 * 10**8), "after": (2 * 10**9, 3 * 10**9)},
+    )
+    assert (found["source"], found["period_s"]) == ("made", 0.001)
+    whole, loop, after = (found["parts"][name] for name in ("iteration", "loop", "after"))
+    assert (whole["seconds"], whole["covered_frac"]) == (1.0, 0.999)
+    assert whole["below_half"] == pytest.approx(299 / 999, abs=1e-4)
+    assert loop["below_half"] == pytest.approx(299 / 499, abs=1e-4)
+    assert whole["active_frac"] == pytest.approx((299 * 0.2 + 700 * 0.9) / 999, abs=1e-4)
+    assert sum(whole["levels"]) == pytest.approx(1, abs=1e-3)
+    assert whole["levels"][4] == whole["below_half"]
+    assert len(found["course"]) == samples.BINS
+    assert (found["course"][1], found["course"][-1]) == (0.2, 0.9)
+    # nothing is known of it: that is not an activity of 0
+    assert after == {"seconds": 1.0, "covered_frac": 0.0} | dict.fromkeys(
+        ("active_frac", "below_half", "below_most", "levels")
+    )
+
+
+def test_the_mean_of_a_course_is_that_of_the_samples() -> None:
+    draw = np.random.default_rng(0)
+    edges = np.cumsum(draw.integers(1, 9, 5000)) * 100_000
+    active = draw.random(4999)
+    kept = Activity(edges[:-1], edges[1:], active, "made")
+    found = samples.summary(kept, {"iteration": (int(edges[0]), int(edges[-1]))})
+    assert np.mean(found["course"]) == pytest.approx(np.average(active, weights=np.diff(edges)), abs=1e-3)
+
+
+# Fig 12 ---------------------------------------------------------------------------------------------------
+
+
+def test_low_time_before_and_after(tmp_path: Path) -> None:
+    frame = rows(over_time, tmp_path, a=made.optimised())
+    (pair,) = over_time.pairs(frame)
+    assert (pair.before, pair.after) == ("colocated-pipe", "optimised")
+    found = {c.quantity: c for c in over_time.compare({"over_time": frame}, PAPER)}
+    before = found["libero: share of the iteration below 50 %, before"]
+    after = found["libero: share of the interaction loop below 50 %, optimised"]
+    less = found["libero: share of the iteration below 50 %, reduced by"]
+    assert before.ours == pytest.approx(50)
+    assert before.paper == 59.7
+    assert after.ours == pytest.approx(35)
+    assert after.paper == 8.4
+    assert less.ours == pytest.approx(30)
+    assert less.paper == 64.3
+    assert "samples of 1 ms" in before.cause
+    course = over_time.course(frame, pair)
+    assert course.group_by("variant").len()["len"].to_list() == [399, 399]  # a step without samples is none
+    shares = over_time.distribution(frame, pair).filter(pl.col("part") == "iteration")
+    last = shares.group_by("variant").agg(pl.col("share_frac").max())["share_frac"].to_list()
+    assert last == [pytest.approx(1)] * 2
+    at_half = shares.filter(pl.col("variant") == "optimised", (pl.col("below_frac") - 0.5).abs() < 1e-9)
+    assert at_half["share_frac"].to_list() == [pytest.approx(0.35)]
+
+
+def test_a_run_in_which_nothing_paid_has_no_number_after(tmp_path: Path) -> None:
+    one = made.optimised(variants=(("native", 100.0, 0.4),), accepted=(False,))
+    frame = rows(over_time, tmp_path, a=one)
+    found = {c.quantity: c for c in over_time.compare({"over_time": frame}, PAPER)}
+    after = found["libero: share of the iteration below 50 %, optimised"]
+    assert isinstance(after.ours, Unavailable)
+    assert "found nothing that pays" in after.cause
+    assert found["libero: share of the iteration below 50 %, before"].ours == pytest.approx(60)
+
+
+def test_runs_without_samples_are_no_cases(tmp_path: Path) -> None:
+    document = made.optimised()
+    for found in document["iterations"]:
+        del found["over_time"]
+    there = made.checkout(tmp_path, a=document)
+    study = over_time.study("h200", 0, there)
+    assert (dict(study.cases), "optimize.sh" in study.missing) == ({}, True)
+    compared = over_time.compare({"over_time": NOTHING}, PAPER)
+    assert all(isinstance(c.ours, Unavailable) for c in compared)
+    assert [c.paper for c in compared if "optimised" in c.quantity] == [21.3, 8.4]
+    assert isinstance(over_time.shares(NOTHING), Unavailable)
+
+
+# Fig 14 ---------------------------------------------------------------------------------------------------
+
+
+def warp(*, quota_of: int | None, mps: bool = True) -> dict[str, Any]:
+    found = {"quotas": {} if quota_of is None else {"simulator": quota_of}, "reason": "no level pays"}
+    variants = (
+        ("native", 50.0, 0.4),
+        ("hybrid", 40.0, 0.4),
+        ("optimised", 60.0, 0.6),
+        ("with quota", 65.0, 0.6),
+    )
+    return made.optimised("mujoco_warp", mps=mps, variants=variants, accepted=(True, False), quotas=found)
+
+
+def test_graph_alone_with_mps_and_with_a_quota(tmp_path: Path) -> None:
+    off = made.optimised("mujoco_warp", variants=(("native", 100.0, 0.4), ("optimised", 108.0, 0.5)))
+    frame = rows(ablation, tmp_path, off=off, on=warp(quota_of=90))
+    graph, mps, full = ablation.compare_levers({"ablation": frame}, PAPER)
+    assert graph.ours == pytest.approx(1.08)
+    assert graph.paper == 1.08
+    assert mps.ours == pytest.approx(1.2)
+    assert mps.paper == 1.12
+    assert full.ours == pytest.approx(1.3)
+    assert full.paper == 1.29
+    assert "in the same run under MPS" in mps.cause
+    drawn = ablation.ladder(frame, "fig14a", PAPER)
+    assert isinstance(drawn, pl.DataFrame)
+    assert drawn["form"].to_list() == sorted(
+        drawn["form"], key=[ablation.GRAPH, ablation.MPS, ablation.FULL].index
+    )
+    assert drawn["over_best"].null_count() == 0
+
+
+def test_where_no_quota_pays_all_sms_are_the_last_step_too(tmp_path: Path) -> None:
+    frame = rows(ablation, tmp_path, on=warp(quota_of=None))
+    graph, mps, full = ablation.compare_levers({"ablation": frame}, PAPER)
+    assert isinstance(graph.ours, Unavailable)
+    assert "without MPS" in graph.cause
+    assert mps.ours == full.ours == pytest.approx(1.2)
+    assert "all SMs were kept: no level pays" in full.cause
+    table = ablation.by_form(frame)
+    assert isinstance(table, pl.DataFrame)
+    assert "graph, MPS, best quota in trials, not kept" in set(table["form"])
+
+
+def test_a_second_round_that_finds_nothing_adds_nothing(tmp_path: Path) -> None:
+    one = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 125.0, 0.5)), accepted=(True, False))
+    first, second, share = ablation.compare_rounds({"ablation": rows(ablation, tmp_path, a=one)}, PAPER)
+    assert first.ours == second.ours == pytest.approx(1.25)
+    assert share.ours == pytest.approx(100)
+    assert share.paper == 60.7
+    assert "round 2 found nothing" in share.cause
+
+
+def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
+    fast = made.optimised(
+        variants=(("native", 100.0, 0.4), ("optimised", 120.0, 0.5), ("optimised", 140.0, 0.5))
+    )
+    slow = made.optimised(variants=(("native", 50.0, 0.4), ("optimised", 65.0, 0.5)))
+    table = ablation.by_form(rows(ablation, tmp_path, fast=fast, slow=slow))
+    assert isinstance(table, pl.DataFrame)
+    (row,) = table.filter(pl.col("form") == ablation.GRAPH).iter_rows(named=True)
+    assert (row["over_best"], row["least"], row["most"]) == (pytest.approx(1.3), 1.2, 1.4)
+    assert (row["iterations"], row["runs"], row["reference"]) == (3, 2, "colocated")
+
+
+def test_a_processor_has_no_mps_and_stands_for_both_figures(tmp_path: Path) -> None:
+    document = made.optimised("mujoco_arm", device="cpu")
+    there = tmp_path / "benchmarks" / "results" / "optimize"
+    made.checkout(tmp_path, gpu=made.run())
+    made.write(there / "a.json", document)
+    frame = obtain(ablation.study("smoke", 0, tmp_path), tmp_path / "out").table.frame
+    graph, mps, full = ablation.compare_levers({"ablation": frame}, PAPER)
+    assert graph.quantity == "mujoco_arm: graph only over Colocated"
+    assert graph.ours == pytest.approx(1.3)
+    assert isinstance(mps.ours, Unavailable)
+    assert isinstance(full.ours, Unavailable)
+    assert mps.cause == full.cause == "a processor has no MPS"
+    assert ablation.compare_rounds({"ablation": frame}, PAPER)[0].ours == pytest.approx(1.2)
+    assert ablation.study("h200", 0, tmp_path).missing  # it is no measurement on a GPU
+
+
+def test_without_a_run_there_is_nothing_to_draw() -> None:
+    assert isinstance(ablation.by_form(NOTHING), Unavailable)
+    assert isinstance(ablation.ladder(NOTHING, "fig14a", PAPER), Unavailable)
+    for compare in (ablation.compare_levers, ablation.compare_rounds):
+        compared = compare({"ablation": NOTHING}, PAPER)
+        assert all(isinstance(c.ours, Unavailable) and isinstance(c.paper, float) for c in compared)
+    assert isinstance(overhead.spent_rows(NOTHING, PAPER), Unavailable)
+    assert all(isinstance(c.ours, Unavailable) for c in overhead.compare({"overhead": NOTHING}, PAPER))
+
+
+# section 5.4 ----------------------------------------------------------------------------------------------
+
+
+def test_searching_a_quota_is_told_apart(tmp_path: Path) -> None:
+    document = warp(quota_of=90)
+    document["steps"] |= {"levels": {"ok": True, "seconds": 20.0}, "quotas": {"ok": True, "seconds": 60.0}}
+    frame = rows(overhead, tmp_path, on=document)
+    found = {c.quantity: c for c in overhead.compare({"overhead": frame}, PAPER)}
+    assert found["mujoco_warp, MPS: net overhead"].ours == 100.0
+    assert found["mujoco_warp, MPS: net overhead"].paper == 2325
+    assert found["mujoco_warp, MPS: quota search, apart"].ours == 80.0
+    assert "paid back after 34 iterations" in found["mujoco_warp, MPS: net overhead"].cause
+    spent = overhead.spent_rows(frame, PAPER)
+    assert isinstance(spent, pl.DataFrame)
+    assert spent.filter(pl.col("run") == "mujoco_warp, MPS")["seconds"].sum() == 380.0
+
+
+# Figs 10 and 15 -------------------------------------------------------------------------------------------
+
+
+def test_a_search_on_embodied_training_comes_before_that_of_commands(tmp_path: Path) -> None:
+    document = warp(quota_of=90)
+    levels = ((100, 132, 5.0), (90, 118, 4.0), (50, 66, 6.0))
+    document["quotas"] |= {
+        "pair": {"earlier": "env", "later": "rollout", "earlier_ready_s": 1.0, "later_ready_s": 4.0},
+        "search": {"trials": [{"setting": p, "amount": n, "time_s": t, "runs": 2} for p, n, t in levels]},
+        "sweep": [{"setting": 30, "amount": 40, "time_s": 9.0, "runs": 1}],
+        "unmanaged": {"time_s": 5.5, "runs": 2},
+    }
+    frame = rows(
+        quota, tmp_path, on=document, mps=made.tuning(times={100: 5.0, 95: 4.9, 94: 4.8, 93: 4.7, 92: 5})
+    )
+    table = quota.sweep(frame)
+    assert table["percent"].to_list() == [100.0, 90.0, 50.0, 30.0]
+    least, shape = quota.compare_sweep({"quota": frame}, PAPER)
+    assert (least.ours, shape.ours) == (90.0, "yes")
+    assert "75 % of the join" in least.cause
+    assert "mujoco_warp and its policy" in least.cause
+    off, best = quota.compare_best({"quota": frame}, PAPER)
+    assert off.ours == pytest.approx(1.1)
+    assert best.ours == pytest.approx(0.8)

@@ -1,0 +1,145 @@
+"""Results of GPU runs on their way into the checkout: what is placed, what is refused, what they lose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import place_rose
+from benchmarks.gpu import private
+from rlprof.reproduce.session import stored
+from tests.conftest import ROOT
+from tests.reproduce.rose import made
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The papers' numbers, and results of earlier runs."""
+    there = made.checkout(tmp_path / "checkout", earlier=made.run(), quota=made.tuning(times={100: 5.0}))
+    (there / "reproductions").mkdir()
+    shutil.copytree(ROOT / "datasets" / "papers", there / "datasets" / "papers")
+    for path in (ROOT / "datasets").glob("vla_small_h200.rlprof"):
+        shutil.copyfile(path, there / "datasets" / path.name)
+    return there
+
+
+def left(folder: Path, **documents: Any) -> Path:
+    for name, document in documents.items():
+        made.write(folder / f"{name}.json", document)
+    return folder
+
+
+def test_a_run_becomes_tables_and_comparisons(checkout: Path, tmp_path: Path) -> None:
+    out = left(
+        tmp_path / "out",
+        optimize_libero=made.optimised(),
+        embodied_mujoco_warp=made.run("mujoco_warp"),
+        optimisation={"format": "rlprof optimisation"},
+        decisions={},
+    )
+    done = place_rose.place([out], checkout)
+    assert not done.refused
+    assert {p.name for p in done.files} == {"optimize_libero.json", "embodied_mujoco_warp.json"}
+    tables = {p.name for p in place_rose.make_tables(checkout)}
+    measured = {"alone", "schedules", "quota", "over_time", "ablation", "overhead"}
+    assert tables == {f"{name}.h200.csv" for name in measured}
+    assert not place_rose.make_tables(checkout)  # nothing is new
+    shown = stored("rose/fig14b", preset="h200", repository=checkout)
+    assert shown.compared()[1].ours == pytest.approx(1.3)
+    assert "measured on NVIDIA H200" in shown.origins
+
+
+def test_what_is_packed_is_found_and_equal_names_are_kept_apart(checkout: Path, tmp_path: Path) -> None:
+    first, second = (
+        left(tmp_path / name, optimize_libero=made.optimised(seconds=n)) for n, name in enumerate("ab")
+    )
+    with tarfile.open(second / "rest.tar.gz", "w:gz") as packed:
+        packed.add(second / "optimize_libero.json", "optimize_libero.json")
+    (second / "optimize_libero.json").unlink()
+    done = place_rose.place([first, second], checkout)
+    assert [p.name for p in done.files] == ["optimize_libero.json", "optimize_libero_2.json"]
+    assert [json.loads(p.read_text())["seconds"] for p in done.files] == [0, 1]
+
+
+def test_names_of_the_card_the_user_and_folders_are_lost(checkout: Path, tmp_path: Path) -> None:
+    document = made.optimised()
+    document["argv"] |= {"graph": "/mnt/somewhere/deep/graph.json"}
+    document["steps"]["levels"] = {
+        "ok": False,
+        "error": "MpsError: a daemon of user somebody in /tmp/rlprof-mps-1000/0a1b2c3d: see /root/run/log",
+        "gpu": {"uuid": "GPU-0a1b2c3d-4e5f", "name": "NVIDIA H200"},
+        "folder": "/tmp/x",
+    }
+    document["steps"]["replay"] = {
+        "ok": True,
+        "node": "iteration/generate_rollouts/chunk",
+        "rate": "3 steps/s",
+    }
+    (file,) = place_rose.place([left(tmp_path / "out", optimize_libero=document)], checkout).files
+    text = file.read_text()
+    for word in ("somebody", "/root", "/tmp", "/mnt", "0a1b2c3d", "uuid", "folder"):
+        assert word not in text
+    kept = json.loads(text)
+    assert kept["argv"]["graph"] == "graph.json"
+    assert kept["steps"]["replay"] == document["steps"]["replay"]  # nodes and units are no folders
+    assert kept["iterations"] == document["iterations"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["/home/somebody", "api_key=0123456789", "somebody@example.com", "00000000:1B:00.0", "GPU-0a1b2c3d-4e5f"],
+)
+def test_what_still_tells_of_a_machine_or_a_person_is_not_placed(
+    checkout: Path, tmp_path: Path, word: str
+) -> None:
+    document = made.optimised()
+    document["steps"]["build"][word] = "in a place where nothing is replaced"
+    done = place_rose.place([left(tmp_path / "out", optimize_libero=document)], checkout)
+    assert not done.files
+    (why,) = done.refused.values()
+    assert "a machine or a person" in why
+    assert not (checkout / "benchmarks" / "results" / "gpu" / "optimize_libero.json").exists()
+
+
+def test_the_host_name_of_this_machine_is_not_placed(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        "host name": {"node-1234"},
+        "user": {"somebody"},
+        "home folder": set[str](),
+        "machine": set[str](),
+    }
+    monkeypatch.setattr(private, "own_words", lambda: words)
+    out = left(tmp_path / "out", optimize_libero=made.optimised(note="ran on node-1234"))
+    (why,) = place_rose.place([out], checkout).refused.values()
+    assert "host name: nod" in why
+
+
+def test_runs_that_measured_nothing_are_refused_with_the_reason(checkout: Path, tmp_path: Path) -> None:
+    failed = made.run()
+    failed["iterations"] = []
+    failed["steps"] = {"build": {"ok": False, "error": "OutOfMemoryError: 3 GiB"}}
+    out = left(tmp_path / "out", embodied_libero=failed, embodied_arm=made.run("mujoco_arm", device="cpu"))
+    (out / "optimize_libero.json").write_text("{")
+    left(out, mps={"probe": {"machine": {}}})
+    done = place_rose.place([out], checkout)
+    why = {Path(path).name: reason for path, reason in done.refused.items()}
+    assert not done.files
+    assert "OutOfMemoryError: 3 GiB" in why["embodied_libero.json"]
+    assert why["embodied_arm.json"] == "no run on a GPU, and no optimisation"
+    assert why["optimize_libero.json"].startswith("no JSON")
+    assert why["mps.json"].startswith("it is not complete")
+
+
+def test_a_check_writes_nothing(checkout: Path, tmp_path: Path) -> None:
+    out = left(tmp_path / "out", optimize_mujoco_arm=made.optimised("mujoco_arm", device="cpu"))
+    before = sorted(checkout.rglob("*"))
+    (file,) = place_rose.place([out], checkout, check=True).files
+    assert file == checkout / "benchmarks" / "results" / "optimize" / "optimize_mujoco_arm.json"
+    assert sorted(checkout.rglob("*")) == before
