@@ -1,4 +1,6 @@
-"""2,000 random programs, each transformed in 5 random ways, do exactly what they do without rlprof.
+"""Random programs, each transformed in 5 random ways, do exactly what they do without rlprof.
+
+There are 2,000; the first 400 are not marked as slow.
 
 Bits of outputs, of all state afterwards, the order and contents of updates, and the weights that every
 rollout call used are those of the interpreter (`tests.overlap.interpreter`). To see one program and run it
@@ -19,10 +21,14 @@ from tests.overlap.case import Report, run_case
 from tests.overlap.generated import generate
 from tests.overlap.steps import STEPS
 
-PROGRAMS, SEQUENCES, CHUNK = 2000, 5, 100
+PROGRAMS, QUICK, SEQUENCES, CHUNK = 2000, 400, 5, 100
+FIRSTS = [
+    pytest.param(first, marks=() if first < QUICK else pytest.mark.slow)
+    for first in range(0, PROGRAMS, CHUNK)
+]
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, CHUNK))
+@pytest.mark.parametrize("first", FIRSTS)
 def test_transformed_programs_do_what_plain_ones_do(first: int) -> None:
     before = set(threading.enumerate())
     report = Report()
