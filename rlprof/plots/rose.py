@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from rlprof.plots.budget import check_rows
+from rlprof.plots.calibration import GROUP_COLOURS
 from rlprof.plots.reproductions import LABEL, bars_chart, lines_chart
 from rlprof.plots.theme import TEXT, style
 from rlprof.unavailable import Unavailable
@@ -16,6 +17,8 @@ from rlprof.unavailable import Unavailable
 if TYPE_CHECKING:
     import altair as alt
 
+#: Of shares that are compared with a half.
+TICKS = (0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0)
 #: Ours first; the paper's paler.
 OURS_COLOURS, PAPER_COLOUR = ("#0072b2", "#d55e00", "#009e73"), "#9a9fa6"
 
@@ -167,23 +170,33 @@ def distribution_chart(
     """
     import altair as alt
 
-    drawn = rows.with_columns(pl.col("below_frac") * 100)
-    lines = lines_chart(
-        drawn,
-        x="below_frac",
-        y="share_frac",
-        group="variant",
-        x_title=f"{quantity} below (%)",
-        y_title="share of the time",
-        x_scale="linear",
-        x_values=[0, 20, 40, 50, 60, 80, 100],
-        form=".0%",
-        title=title,
-        width=width,
-        height=220,
+    check_rows("distribution", rows)
+    variants = rows["variant"].unique(maintain_order=True).to_list()
+    x = alt.X("below_frac:Q", title=f"{quantity} below", axis=alt.Axis(format=".0%", values=TICKS))
+    lines = (
+        alt.Chart(rows)
+        .mark_line(point=True)
+        .encode(
+            x=x,
+            y=alt.Y("share_frac:Q", title="share of the time", axis=alt.Axis(format=".0%")),
+            color=alt.Color(
+                "variant:N",
+                title=None,
+                scale=alt.Scale(domain=variants, range=list(GROUP_COLOURS[: len(variants)])),
+                legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=3, labelLimit=LABEL),
+            ),
+            tooltip=[
+                "variant:N",
+                alt.Tooltip("below_frac:Q", format=".0%"),
+                alt.Tooltip("share_frac:Q", format=".1%"),
+            ],
+        )
     )
-    half = alt.Chart(pl.DataFrame({"at": [50.0]})).mark_rule(color=TEXT, strokeDash=[4, 4]).encode(x="at:Q")
-    return lines + half  # type: ignore[no-any-return]
+    half = alt.Chart(pl.DataFrame({"at": [0.5]})).mark_rule(color=TEXT, strokeDash=[4, 4])
+    chart = alt.layer(lines, half.encode(x=alt.X("at:Q"))).properties(width=width, height=220)
+    if title:
+        chart = chart.properties(title=title)
+    return style(chart)  # type: ignore[no-any-return]
 
 
 def overhead_chart(

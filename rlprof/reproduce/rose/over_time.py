@@ -37,8 +37,9 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
     Rows of ``kind`` "part": of each iteration and each of `PARTS`, ``seconds``, ``covered_frac``,
     ``active_frac``, ``below_half`` and ``below_most`` (shares of its time below 50 and 80 %), the median
     ``period_s`` of the samples and their ``source``. Of "level": ``share_frac`` of a variant's time with
-    activity from ``from_frac`` to the next level. Of "course": ``active_frac`` at ``at_s`` of a variant's
-    iteration of median length. Only the first have the facts of the run.
+    activity from ``from_frac`` to the next level. Of "course": ``active_frac`` at ``at_s`` of the iteration
+    of median length, of what is drawn: the best of today's schedules and the optimised order, with its quota
+    and without. Only the first have the facts of the run.
     """
     by_variant: dict[str, list[dict[str, Any]]] = {}
     for found in document.get("iterations", ()):
@@ -46,11 +47,12 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
         if counted and isinstance(found.get("over_time"), Mapping):
             by_variant.setdefault(found["variant"], []).append(found)
     withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
+    by_variant = {name: of for name, of in by_variant.items() if name not in withdrawn}
+    rates = {name: median(i["simulator_steps_per_s"] for i in of) for name, of in by_variant.items()}
+    best = max((name for name in rates if name in BASELINES), key=lambda name: rates[name], default=None)
     parts: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for variant, iterations in by_variant.items():
-        if variant in withdrawn:
-            continue
         names = {"file": file, "variant": variant}
         for found in iterations:
             over = found["over_time"]
@@ -70,7 +72,8 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
                 if name in PARTS
             ]
         others += [{**names, "kind": "level", **row} for row in _levels(iterations)]
-        others += [{**names, "kind": "course", **row} for row in _course(iterations)]
+        if variant in (best, OPTIMISED, WITH_QUOTA):
+            others += [{**names, "kind": "course", **row} for row in _course(iterations)]
     return parts + others
 
 
