@@ -249,13 +249,17 @@ class _Making:
             "peak_flops": f"transformer passes{whole}, eta divided out (typical residuals: {errors})",
             "gamma_m": "products and transformer passes, through min(F_peak eta, I BW_mem)",
             "gamma_k": "products and transformer passes, through min(F_peak eta, I BW_mem)",
-            "memory_bandwidth": where[bandwidth],
+            "memory_bandwidth": where[fit.bandwidth],
         }
         for name, source in sources.items():
             self.measured(name, getattr(fit, name), f"rlprof calibrate: {source}", date)
         for name, estimate in fit.extras.items():
             source = "updates of an optimizer" if name == "optimizer_bytes" else together
             self.measured(name, estimate, f"rlprof calibrate: {source}", date)
+        if fit.bandwidth != bandwidth:
+            self.notes.append(
+                "memory_bandwidth is that of copies: no pass that was measured is bound by memory"
+            )
         if formulas == "extended":
             self.given("head_reads_frac", 1.0, "the head's weights are read in each pass")
             if not BESIDE & fit.extras.keys():

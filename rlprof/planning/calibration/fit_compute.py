@@ -36,6 +36,10 @@ Bandwidth = Literal["copies", "everything"]
 Formulas = Literal["printed", "extended"]
 #: Copies of less than this share of the largest one may fit into a cache.
 LARGE_COPY_FRAC = 1 / 16
+#: Passes whose operands come from memory are no faster than this many times the copies.
+MOST_OVER_COPIES = 10.0
+#: Logarithms of rates beyond this are taken for this: no machine is near it.
+MOST_LOG = 100.0
 #: Gammas are looked for up to this, in rows and columns: no product that is measured has more.
 MOST_GAMMA = 65_536.0
 #: What is fitted: a first guess, the least and the most, and the size of a step. The first three as
@@ -76,7 +80,7 @@ class ComputeFit:
     gamma_m, gamma_k : Estimate
         In rows and columns.
     bandwidth : str
-        Where BW_mem comes from.
+        Where BW_mem comes from: "copies" also where "everything" was asked for and does not tell it.
     residuals : tuple of Residual
         Of all measurements behind it.
     extras : dict of str to Estimate
@@ -126,7 +130,8 @@ class _Table:
 
     def times(self, parameters: Vector) -> Vector:
         """Seconds of each measurement; parameters in the order of `PARAMETERS`."""
-        peak, single_peak, memory = np.exp(parameters[:_LOGS])
+        # a rate that nothing tells runs away
+        peak, single_peak, memory = np.exp(np.clip(parameters[:_LOGS], -MOST_LOG, MOST_LOG))
         gamma_m, gamma_k, layer_s, vectors, logits, kv, *host = parameters[_LOGS:]
         launch_s, training_launch_s, product_s = host
         eta = self.rows / (self.rows + gamma_m) * self.width / (self.width + gamma_k)
@@ -259,6 +264,11 @@ def fit_compute(
         return whole(found, begin[0])
 
     best = fit(table.measured_s, starts)
+    if "memory_bandwidth" in fitted_names and best[2] > np.log(MOST_OVER_COPIES * memory.value):
+        # nothing that was measured is bound by memory, and any large rate fits
+        return fit_compute(
+            observed, scalar_bytes, bandwidth="copies", formulas=formulas, draws=draws, seed=seed
+        )
     fitted = table.times(best)
     kinds = [o.kind for o in rest]
     drawn = refitted(
