@@ -114,7 +114,7 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure(
         "rpeg/fig06",
-        "weak scaling: predicted throughput of 36 cases beside the baselines",
+        "weak scaling: predicted throughput beside the baselines",
         ("rpeg.weak_scaling", "rpeg.weak_causes"),
         "rpeg.weak_scaling:compare_throughput",
     ),

@@ -16,7 +16,7 @@ from rlprof.reproduce.rose.results import (
     outcome,
     set_up,
 )
-from rlprof.reproduce.rose.schedules import BASELINES, ONE_ROUND, OPTIMISED, WITH_QUOTA, iteration_rows
+from rlprof.reproduce.rose.schedules import ONE_ROUND, OPTIMISED, WITH_QUOTA, is_todays, iteration_rows
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -61,7 +61,8 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     polars.DataFrame or Unavailable
         ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
-        ``reference`` (the schedules compared with), ``active_frac`` (mean). Today's schedules are forms too.
+        ``reference`` (the schedules compared with), ``active_frac`` (mean). Today's schedules are forms too,
+        and the best of them counts with the levers that it ran with.
     """
     import polars as pl
 
@@ -74,7 +75,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         rates: dict[str, list[float]] = {}
         for r in of:
             rates.setdefault(r["variant"], []).append(r["steps_per_s"])
-        today = {v: median(rate) for v, rate in rates.items() if v in BASELINES}
+        today = {v: median(rate) for v, rate in rates.items() if is_todays(v)}
         if not today:
             continue
         reference = max(today, key=lambda v: today[v])
@@ -119,7 +120,7 @@ def forms(row: Mapping[str, Any]) -> list[str]:
 
 
 def _called(variant: str) -> str:
-    return "colocated" if variant == "native" else variant
+    return variant.replace("native", "colocated", 1)
 
 
 def simulators(frame: pl.DataFrame, figure: str) -> list[str]:

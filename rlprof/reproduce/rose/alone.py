@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.results import Document, facts, measured_study, on_gpu
+from rlprof.reproduce.rose.results import PAPER_SIMULATORS, Document, facts, measured_study, on_gpu
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -31,6 +31,8 @@ WORKLOADS = {
     "libero": "LIBERO, batch 16, MPS off",
     "mujoco_warp": "ManiSkill, batch 80, MPS on",
 }
+#: The same of a small run on a processor.
+SMALL = {"mujoco_arm": "LIBERO, batch 16, MPS off"}
 SIMULATOR_NAMES = {"libero": "LIBERO", "mujoco_warp": "mujoco_warp", "mujoco_arm": "mujoco_arm"}
 
 
@@ -77,13 +79,16 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
     def wanted(document: Document) -> bool:
         return on_gpu(document) and bool(solo_rows("", document))
 
-    return measured_study("rose/alone", preset, seed, checkout, wanted, solo_rows)
+    return measured_study("rose/alone", preset, seed, checkout, wanted, solo_rows, "solo")
 
 
 def by_workload(frame: pl.DataFrame) -> dict[tuple[str, bool], dict[str, float]]:
-    """Return seconds by part, of each simulator with and without MPS; of several runs the last one's."""
+    """Return seconds by part, of each simulator with and without MPS; of several runs the last one's.
+
+    Of one day the last is the one whose file comes last.
+    """
     found: dict[tuple[str, bool], dict[str, float]] = {}
-    for row in frame.iter_rows(named=True):
+    for row in sorted(frame.iter_rows(named=True), key=lambda row: str(row["date"])):
         found.setdefault((row["simulator"], row["mps"]), {})[row["part"]] = row["seconds"]
     return found
 
@@ -131,6 +136,10 @@ def _compared(
     return rows
 
 
+def _on_gpu(frame: pl.DataFrame) -> bool:
+    return any(str(device).startswith("cuda") for device in frame["device"])
+
+
 def cause_of_times(frame: pl.DataFrame, simulator: str) -> str:
     """Say what differs from the paper's set-up, from the raw table."""
     rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
@@ -149,7 +158,7 @@ def compare_table(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Comp
     frame = tables["alone"]
     found = by_workload(frame)
     rows: list[Compared] = []
-    for simulator, x in WORKLOADS.items():
+    for simulator, x in (WORKLOADS if _on_gpu(frame) else SMALL).items():
         mps = x.endswith("on")
         parts = found.get((simulator, mps))
         label = f"{SIMULATOR_NAMES[simulator]}, MPS {'on' if mps else 'off'}"
@@ -162,8 +171,8 @@ def compare_figure(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Com
     frame = tables["alone"]
     found = by_workload(frame)
     rows: list[Compared] = []
-    for simulator, name in (("libero", "LIBERO"), ("mujoco_warp", "ManiSkill")):
-        parts = found.get((simulator, False))
+    for simulator in WORKLOADS if _on_gpu(frame) else SMALL:
+        name, parts = PAPER_SIMULATORS[simulator], found.get((simulator, False))
         label = f"{SIMULATOR_NAMES[simulator]}, MPS off"
         rows += _compared(label, parts, paper, "fig04", f"{name}, MPS off", cause_of_times(frame, simulator))
     return rows

@@ -19,7 +19,7 @@ from rlprof.reproduce.rose.results import (
     set_up,
 )
 from rlprof.reproduce.rose.samples import LEVELS
-from rlprof.reproduce.rose.schedules import BASELINES, OPTIMISED, WITH_QUOTA
+from rlprof.reproduce.rose.schedules import OPTIMISED, WITH_QUOTA, is_todays
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -49,7 +49,7 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
     withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
     by_variant = {name: of for name, of in by_variant.items() if name not in withdrawn}
     rates = {name: median(i["simulator_steps_per_s"] for i in of) for name, of in by_variant.items()}
-    best = max((name for name in rates if name in BASELINES), key=lambda name: rates[name], default=None)
+    best = max((name for name in rates if is_todays(name)), key=lambda name: rates[name], default=None)
     parts: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for variant, iterations in by_variant.items():
@@ -142,7 +142,7 @@ def pairs(frame: pl.DataFrame) -> list[Pair]:
         rates: dict[str, list[float]] = {}
         for r in of:
             rates.setdefault(r["variant"], []).append(r["steps_per_s"])
-        today = [v for v in rates if v in BASELINES]
+        today = [v for v in rates if is_todays(v)]
         if not today:
             continue
         before = max(today, key=lambda v: median(rates[v]))

@@ -31,7 +31,7 @@ MADE_BY = {
     "h200": "bash benchmarks/gpu/optimize.sh OUT libero (or mujoco_warp) on a GPU",
 }
 Document = dict[str, Any]
-#: What a smoke test runs on a processor: everything that the GPU runs, small.
+#: What a smoke test runs on a processor: what the GPU runs, small.
 SMOKE = (
     *("--preset", "exact", "--simulator", "mujoco_arm", "--device", "cpu", "--workers", "1"),
     *("--rounds", "1", "--times", "3", "--seconds", "60"),
@@ -115,8 +115,15 @@ def optimisation_study(
     return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 
 
-def made_here(checkout: Path) -> Document:
+def made_here(checkout: Path, parts: str) -> Document:
     """Run the script of the GPU machine on this processor, small, and return its document.
+
+    Parameters
+    ----------
+    checkout : pathlib.Path
+        Holds the script.
+    parts : str
+        What it measures: "solo" or "schedules".
 
     Raises
     ------
@@ -127,6 +134,7 @@ def made_here(checkout: Path) -> Document:
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.gpu.embodied", "run", "--out", folder, *SMOKE]
+        command += ["--parts", parts]
         try:
             done = subprocess.run(
                 command, cwd=checkout, capture_output=True, text=True, timeout=SMOKE_LIMIT_S, check=False
@@ -152,6 +160,7 @@ def measured_study(
     checkout: Path,
     wanted: Callable[[Document], bool],
     rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+    parts: str,
 ) -> Study:
     """Return a study of stored measurements (`h200`), or of one made here (`smoke`).
 
@@ -163,12 +172,14 @@ def measured_study(
         Which stored documents.
     rows_of : callable
         Rows of a document, given its file.
+    parts : str
+        What is measured here.
     """
     if preset == "smoke":
         cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
-            "here": lambda: rows_of("here", made_here(checkout))
+            "here": lambda: rows_of("here", made_here(checkout, parts))
         }
-        return Study(name, preset, seed, {"arguments": list(SMOKE)}, cases)
+        return Study(name, preset, seed, {"arguments": [*SMOKE, parts]}, cases)
     return stored_study(name, preset, seed, documents(checkout, wanted), rows_of)
 
 
@@ -254,7 +265,7 @@ def outcome(document: Document) -> dict[str, Any]:
 def set_up(row: Mapping[str, Any]) -> str:
     """Say what differs from the paper's set-up, from a row that has the facts of its run."""
     gpu, policy = row["gpu"], row["policy"]
-    if row.get("preset") == "tiny":
+    if row.get("preset") in ("exact", "tiny"):
         policy = f"a tiny {policy}"
     return (
         f"another machine and program: {'a processor' if gpu == 'none' else f'one {gpu}'}, {policy} on"

@@ -54,13 +54,18 @@ def iteration_rows(file: str, document: Document) -> list[dict[str, Any]]:
     return rows
 
 
+def is_todays(variant: str) -> bool:
+    """Whether a variant is one of today's schedules, with levers that any schedule may have or without."""
+    return variant.partition("+")[0] in BASELINES
+
+
 def study(preset: str, seed: int, checkout: Path) -> Study:
     """Return the study of stored runs with complete iterations, or of a small run here."""
 
     def wanted(document: Document) -> bool:
         return on_gpu(document) and bool(iteration_rows("", document))
 
-    return measured_study("rose/schedules", preset, seed, checkout, wanted, iteration_rows)
+    return measured_study("rose/schedules", preset, seed, checkout, wanted, iteration_rows, "schedules")
 
 
 def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
@@ -189,6 +194,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
 def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Table 2: mean SM activity of iterations under the best of today's schedules and the fastest variant."""
     frame = tables["schedules"]
+    quantity = "SM activity" if any(d.startswith("cuda") for d in frame["device"]) else "busy cores"
     table = by_variant(frame)
     found: list[Compared] = []
     for simulator, name in PAPER_SIMULATORS.items():
@@ -200,9 +206,9 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
         printed = [paper.value("table02", s, x) for s in ("SM activity of the baseline", "SM activity")]
         relative = [p for p in printed if isinstance(p, float)]
         found += [
-            Compared(f"{simulator}: SM activity, {called(best)}", "%", amount(before, 100), printed[0], why),
+            Compared(f"{simulator}: {quantity}, {called(best)}", "%", amount(before, 100), printed[0], why),
             Compared(
-                f"{simulator}: SM activity, {called(most) if most else 'fastest variant'}",
+                f"{simulator}: {quantity}, {called(most) if most else 'fastest variant'}",
                 "%",
                 amount(after, 100, NONE),
                 printed[1],

@@ -178,6 +178,14 @@ def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
     assert (row["iterations"], row["runs"], row["reference"]) == (3, 2, "colocated")
 
 
+def test_todays_schedules_count_with_the_levers_that_they_had(tmp_path: Path) -> None:
+    variants = (("native", 100.0, 0.4), ("colocated-pipe+graph", 120.0, 0.4), ("optimised", 150.0, 0.5))
+    frame = rows(ablation, tmp_path, a=made.optimised(variants=variants))
+    compared = ablation.compare_rounds({"ablation": frame}, PAPER)[1]
+    assert compared.ours == pytest.approx(1.25)
+    assert "over colocated-pipe+graph" in compared.cause
+
+
 def test_a_processor_has_no_mps_and_stands_for_both_figures(tmp_path: Path) -> None:
     document = made.optimised("mujoco_arm", device="cpu")
     there = tmp_path / "benchmarks" / "results" / "optimize"
