@@ -223,7 +223,7 @@ class CallGraph:
         return {
             "region": self.region,
             "nodes": [asdict(self.nodes[path]) for path in sorted(self.nodes)],
-            "states": [asdict(self.states[name]) for name in sorted(self.states)],
+            "states": [_state_document(self.states[name]) for name in sorted(self.states)],
             "calls": [_call_document(call) for call in self.calls],
             "streams": sorted([list(s) for s in self.streams]),
             "output": to_document(self.output),
@@ -242,6 +242,14 @@ class CallGraph:
 def expect_graph(graph: object, what: str = "the graph") -> None:
     """Raise UsageError unless something is a graph of calls; `what` it stands for."""
     expect(graph, CallGraph, what, "give a graph of calls, such as Program.graph(recording) returns")
+
+
+def _state_document(state: StateSpec) -> dict[str, Any]:
+    """Fields of a state; one that few have is left away elsewhere, so that older graphs keep their hashes."""
+    found = asdict(state)
+    if not state.separate:
+        del found["separate"]
+    return found
 
 
 def _call_document(call: Call) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.device import CudaStreams, DeviceRun
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.flags import Flag, Layout, check_flags, check_layouts, taken_apart
-from rlprof.overlap.lower import lower, priorities
+from rlprof.overlap.lower import component_worker, lower, priorities
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import (
     Backend,
@@ -77,6 +77,8 @@ class Executor:
         Of the recording: what calls return is compared with them.
     layouts : mapping of str to tuple of Layout, optional
         Likewise, for containers that the graph takes apart.
+    stream_priorities : mapping of str to int, optional
+        Priorities of CUDA streams by component, as of `rlprof.overlap.device.CudaStreams`.
 
     Raises
     ------
@@ -91,6 +93,7 @@ class Executor:
         constants: Mapping[str, Any],
         flags: Mapping[str, tuple[Flag, ...]] | None = None,
         layouts: Mapping[str, tuple[Layout, ...]] | None = None,
+        stream_priorities: Mapping[str, int] | None = None,
     ) -> None:
         self.graph = graph
         self._flags = {} if flags is None else flags
@@ -104,7 +107,7 @@ class Executor:
             call: _lane(graph, call, number) for number, stream in enumerate(graph.streams) for call in stream
         }
         self._calls = {call.id: _prepared(graph, call, entries) for call in graph.calls}
-        self._streams = CudaStreams()
+        self._streams = CudaStreams(stream_priorities)
 
     def run(
         self,
@@ -201,8 +204,7 @@ def region_context(region: str) -> CallContext:
 
 
 def _lane(graph: CallGraph, call: str, stream: int) -> str:
-    spec = graph.nodes.get(graph.by_id[call].node)
-    return spec.component if spec is not None and spec.component else f"stream {stream}"
+    return component_worker(graph, graph.by_id[call]) or f"stream {stream}"
 
 
 def _prepared(

@@ -33,8 +33,9 @@ def lower(graph: CallGraph) -> TaskGraph:
     -------
     TaskGraph
         A task for each call, with its id, its node as name and payload, its duration (None if not known), its
-        component as worker, the resources of the node, those and the component workers of everything below
-        it, and the versions that it sees and makes, named by the native call that writes them. Edges of kind
+        component as worker (see `component_worker`), the resources of the node, those and the component
+        workers of everything below it, and the versions that it sees and makes, named by the native call that
+        writes them. Edges of kind
         ``data`` (an output is an input), ``publication`` (state to or from a weight synchronisation),
         ``state`` (a version that is read, or storage that is written again) and ``order`` (calls of one
         stream, chosen order). An order between two calls that another edge states already is left away.
@@ -58,11 +59,28 @@ def _lowered(graph: CallGraph) -> TaskGraph:
             program_order=place,
             provenance=_provenance(call),
             accesses=tuple(_access(call, access, cells) for access in call.accesses),
-            worker=graph.nodes[call.node].component or None if call.node in graph.nodes else None,
+            worker=component_worker(graph, call) or None,
         )
         for place, call in enumerate(graph.calls)
     )
     return TaskGraph(tasks, tuple(_edges(graph)))
+
+
+def component_worker(graph: CallGraph, call: Call) -> str:
+    """Return the component worker that serves a call; empty if its node has none.
+
+    A spare copy of a state whose copies are `separate` is a worker of its own: ``env#1`` beside ``env``.
+    """
+    spec = graph.nodes.get(call.node)
+    if spec is None or not spec.component:
+        return ""
+    for access in call.accesses:
+        if not access.copy:
+            continue
+        state = graph.states[access.cell.state]
+        if state.separate and state.component == spec.component:
+            return f"{spec.component}#{access.copy}"
+    return spec.component
 
 
 def _held(nodes: Mapping[str, NodeSpec]) -> dict[str, tuple[Use, ...]]:

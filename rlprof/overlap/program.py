@@ -136,6 +136,7 @@ class Program:
                 by_sample=state.by_sample,
                 copies=1 + len(state.copies),
                 rollout_weights=state.rollout_weights,
+                separate=state.separate,
             )
             for name, state in self.states.items()
         }

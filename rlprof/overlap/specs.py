@@ -56,6 +56,8 @@ class StateSpec:
         Weights that a rollout reads: their readers never cross a weight synchronisation (rule L6).
     memory : bool
         Not declared by anybody: an array that calls were seen to write in place.
+    separate : bool
+        Each copy is a component worker of its own: calls on distinct copies may run at once.
     """
 
     name: str
@@ -65,6 +67,7 @@ class StateSpec:
     copies: int = 1
     rollout_weights: bool = False
     memory: bool = False
+    separate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class State:
         Spare objects of the same kind: versions that can be alive beside the native one.
     rollout_weights : bool
         Weights that a rollout reads.
+    separate : bool
+        Each copy is a component worker of its own, such as a simulator with processes of its own: calls on
+        distinct copies may run at once. Nothing but the object may be shared by the methods that are called.
 
     Raises
     ------
@@ -51,6 +54,7 @@ class State:
         by_sample: bool = False,
         copies: Sequence[Any] = (),
         rollout_weights: bool = False,
+        separate: bool = False,
     ) -> None:
         if not isinstance(name, str) or not name.strip() or any(c in name for c in "[]/:@"):
             raise WrapError(f"{name!r} cannot name a state object", hint='use a name such as "ENV"')
@@ -76,6 +80,7 @@ class State:
         self.by_sample = by_sample
         self.copies = tuple(copies)
         self.rollout_weights = rollout_weights
+        self.separate = separate
 
     def __repr__(self) -> str:
         return f"State({self.name!r})"

@@ -205,7 +205,9 @@ class Wrapped:
     spare: Simulator | None
 
 
-def wrapped(trainer: Trainer | None = None, *, spare: bool = True, **sizes: int) -> Wrapped:
+def wrapped(
+    trainer: Trainer | None = None, *, spare: bool = True, separate: bool = False, **sizes: int
+) -> Wrapped:
     """Wrap the program in place: its code keeps calling ``policy.infer``; `sizes` as for `build`.
 
     Parameters
@@ -214,6 +216,8 @@ def wrapped(trainer: Trainer | None = None, *, spare: bool = True, **sizes: int)
         A plain program; a new one by default.
     spare : bool
         Declare a second simulator as a copy of ENV.
+    separate : bool
+        Each simulator is a component worker of its own.
     """
     t = trainer or build(**sizes)
     samples = len(t.simulator.position)
@@ -222,7 +226,12 @@ def wrapped(trainer: Trainer | None = None, *, spare: bool = True, **sizes: int)
         other.push, other.draws = t.simulator.push, t.simulator.draws
     w = State("W", t.policy, rollout_weights=True)
     env = State(
-        "ENV", t.simulator, partitions=samples, by_sample=True, copies=[] if other is None else [other]
+        "ENV",
+        t.simulator,
+        partitions=samples,
+        by_sample=True,
+        copies=[] if other is None else [other],
+        separate=separate,
     )
     theta = State("THETA", t.learner.theta, component="Learner")
     opt = State("OPT", t.learner.momentum, component="Learner")

@@ -11,6 +11,7 @@ from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import OverlapError, ReplayError
 from rlprof.overlap.execute import Executor, Watcher
+from rlprof.overlap.lower import component_worker
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity
 from rlprof.overlap.optimize.comparison import Comparison, before, restrict
 from rlprof.overlap.optimize.windows import CallTime, rank
@@ -81,6 +82,7 @@ class ProgramWorkload:
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
         self._watch, self._meter = watch, meter
         self._replacements: dict[str, Any] = {}
+        self._streams: dict[str, int] = {}
         #: Task graph and record of the latest iteration by a graph.
         self.last_run: tuple[TaskGraph, RunRecord] | None = None
 
@@ -108,6 +110,13 @@ class ProgramWorkload:
         mean = None if found is None else found.mean(start_ns, end_ns)
         return Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts), record, start_ns, end_ns
 
+    def set_stream_priorities(self, priorities: Mapping[str, int]) -> None:
+        """Priorities of CUDA streams by component, for all that runs from now on."""
+        if dict(priorities) != self._streams:
+            self._streams = dict(priorities)
+            self.program.uninstall(self.native.region)
+            self._replacements.clear()
+
     def place(self, graph: CallGraph | None) -> None:
         """Let a graph, or the native code, run in the region's place."""
         region = self.native.region
@@ -117,7 +126,8 @@ class ProgramWorkload:
         kept = self._replacements.get(graph.hash)
         if kept is None:
             watch = self._watch
-            how = {} if watch is None else {"watch": lambda: watch(graph)}
+            how: dict[str, Any] = {} if watch is None else {"watch": lambda: watch(graph)}
+            how["stream_priorities"] = self._streams
             self.program.install(graph, recording=self.recording, **how)
             self._replacements[graph.hash] = self.program.table[region]
         else:
@@ -171,7 +181,12 @@ class ProgramWorkload:
             made: list[Trial] = []
             for graph, part in zip(graphs, cut, strict=True):
                 outside = {name: self._output(graph, name, outputs) for name in part.outside}
-                executor = Executor(part.graph, entries(self.program), self.recording.constants)
+                executor = Executor(
+                    part.graph,
+                    entries(self.program),
+                    self.recording.constants,
+                    stream_priorities=self._streams,
+                )
                 made.append(_Trial(executor, ((*arguments, outside), {}), changing, self._synchronise))
             yield made
 
@@ -274,7 +289,7 @@ def _tasks(
     found = []
     for run in sorted(record.tasks, key=lambda r: r.start_ns):
         call = graph.by_id[run.task]
-        lane = graph.nodes[call.node].component or "no component"
+        lane = component_worker(graph, call) or "no component"
         span = (run.start_ns - start_ns) / 1e9, (run.end_ns - start_ns) / 1e9
         found.append((call.id, call.node, lane, *span))
     return tuple(found)

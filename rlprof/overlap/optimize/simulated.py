@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlprof.overlap.callgraph import CallGraph
-from rlprof.overlap.lower import lower, priorities
+from rlprof.overlap.lower import component_worker, lower, priorities
 from rlprof.overlap.optimize.comparison import Comparison, restrict
 from rlprof.overlap.optimize.windows import Activity, CallTime, rank
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
@@ -205,7 +205,7 @@ class SimulatedWorkload:
             (
                 t.call,
                 graph.by_id[t.call].node,
-                graph.nodes[graph.by_id[t.call].node].component,
+                component_worker(graph, graph.by_id[t.call]),
                 t.start_ns / 1e9,
                 t.end_ns / 1e9,
             )

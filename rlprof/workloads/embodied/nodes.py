@@ -57,7 +57,17 @@ def wrap_trainer(trainer: Trainer, spares: Sequence[Simulator] = ()) -> Wrapped:
         )
     simulator, policy = env.simulator, rollout.policy
     envs = simulator.spec.envs
-    state_env = State("ENV", simulator, component=ENV, partitions=envs, by_sample=True, copies=tuple(spares))
+    # simulators in processes of their own: that of one epoch moves while another's does
+    apart = all(getattr(one, "process_ids", ()) for one in (simulator, *spares))
+    state_env = State(
+        "ENV",
+        simulator,
+        component=ENV,
+        partitions=envs,
+        by_sample=True,
+        copies=tuple(spares),
+        separate=bool(spares) and apart,
+    )
     w = State("W", policy, component=ROLLOUT, rollout_weights=True)
     theta = State("THETA", actor.policy, component=ACTOR)
     opt = State("OPT", actor.optimizer, component=ACTOR)
