@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from rlprof.workloads.embodied.contracts import (
     Observation,
     Trajectory,
 )
-from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need, no_memory
 from rlprof.workloads.embodied.offload import HostCopies, tensors_of
+from rlprof.workloads.embodied.replicas import Replicas
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.record import Watch
@@ -40,6 +42,8 @@ class Actor:
         Samples of an optimiser step, and of one forward and backward pass.
     seed : int
         Of the order of samples.
+    others : sequence of Policy
+        Replicas of the policy on further devices, which take some of the micro batches.
 
     Raises
     ------
@@ -57,6 +61,7 @@ class Actor:
         micro_batch: int,
         grad_clip: float = 1.0,
         seed: int = 0,
+        others: Sequence[Any] = (),
     ) -> None:
         if global_batch % micro_batch:
             raise ConfigurationError(
@@ -68,6 +73,7 @@ class Actor:
         self.global_batch, self.micro_batch = global_batch, micro_batch
         self.grad_clip, self.seed = grad_clip, seed
         self._trained = policy.trainable()
+        self.replicas = Replicas([policy, *others])
         #: What the optimiser changes: the trained parameters, or copies of 32 bits.
         self.masters: list[Any] = self._trained
         if any(p.dtype != self._torch.float32 for p in self._trained):
@@ -130,18 +136,19 @@ class Actor:
         torch = self._torch
         rows = order[index * self.global_batch : (index + 1) * self.global_batch]
         parts = len(rows) // self.micro_batch
-        for parameter in self._trained:
-            parameter.grad = None
-        logs: list[dict[str, Any]] = []
+
+        def forward_and_backward(policy: Any, part: int) -> dict[str, Any]:
+            micro = _take(batch, rows[part * self.micro_batch : (part + 1) * self.micro_batch])
+            evaluation = policy.evaluate(micro.observation, micro.chain)
+            loss, log = self.algorithm.loss(evaluation, micro)
+            torch.autograd.backward(loss / parts)
+            return log
+
         try:
-            for part in range(parts):
-                taken = rows[part * self.micro_batch : (part + 1) * self.micro_batch]
-                micro = _take(batch, taken)
-                evaluation = self.policy.evaluate(micro.observation, micro.chain)
-                loss, log = self.algorithm.loss(evaluation, micro)
-                torch.autograd.backward(loss / parts)
-                logs.append(log)
-        except torch.OutOfMemoryError as error:
+            logs = self.replicas.gradients(parts, forward_and_backward)
+        except RuntimeError as error:
+            if not no_memory(error):
+                raise
             raise WorkloadError(
                 f"no memory for a micro batch of {self.micro_batch} samples", hint="use a smaller micro batch"
             ) from error
@@ -164,7 +171,8 @@ class Actor:
 
     def _numbers(self, logs: list[dict[str, Any]], norm: Any) -> dict[str, float]:
         """Means of what was logged, and the norm of the gradient: the device is waited for once."""
-        tensors = [value.float().reshape(()) for log in logs for value in log.values()]
+        values = [value for log in logs for value in log.values()]
+        tensors = [value.to(norm.device).float().reshape(()) for value in values]
         numbers = self._torch.stack([*tensors, norm.float().reshape(())]).tolist()
         names = list(logs[0])
         total = {name: sum(numbers[k : -1 : len(names)]) / len(logs) for k, name in enumerate(names)}
@@ -182,19 +190,22 @@ class Actor:
         return [] if self.masters is self._trained else self.masters
 
     def offload(self, device: str = "cpu") -> None:
-        """Move weights and optimiser off the accelerator."""
+        """Move weights and optimiser off the accelerators."""
         self._move([*tensors_of(self.policy), *self._optimizer_tensors()], device)
+        self.replicas.offload()
 
     def reload(self, device: str) -> None:
-        """Move weights and optimiser back."""
+        """Move weights and optimiser back; replicas go where they were."""
         self._move([*tensors_of(self.policy), *self._optimizer_tensors()], device)
+        self.replicas.reload()
 
     def offload_weights(self, device: str = "cpu") -> None:
-        """Move the weights alone off the accelerator."""
+        """Move the weights alone off the accelerators."""
         self._move(tensors_of(self.policy), device)
+        self.replicas.offload()
 
     def reload_weights(self, device: str) -> None:
-        """Move the weights alone back, to be synchronised."""
+        """Move the weights alone back, to be synchronised: those of the first replica."""
         self._move(tensors_of(self.policy), device)
 
     def _optimizer_tensors(self) -> list[Any]:

@@ -129,6 +129,10 @@ def make_trainer(config: Config) -> Trainer:
             global_batch=config.global_batch,
             micro_batch=config.micro_batch,
             seed=config.seed,
+            others=[
+                make_policy(size, simulator.spec, seed=config.seed, device=device)
+                for device in config.actor_devices[1:]
+            ],
         )
         env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset)
         return Trainer(

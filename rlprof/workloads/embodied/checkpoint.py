@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
             beside.unlink(missing_ok=True)
 
 
-def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
+def load(
+    path: Path, trainer: Trainer, configuration: dict[str, Any], *, may_differ: Container[str] = ()
+) -> int:
     """Put a trainer into the state of a checkpoint; the iterations done then.
 
     Parameters
@@ -76,6 +79,8 @@ def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
         Of the same configuration.
     configuration : dict
         Of the run that goes on.
+    may_differ : container of str
+        Values of the configuration that play no part in what was trained.
 
     Raises
     ------
@@ -96,7 +101,11 @@ def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError("the file is no checkpoint of this version", where=path)
     other = content["configuration"]
-    changed = sorted(k for k in configuration.keys() | other.keys() if configuration.get(k) != other.get(k))
+    changed = sorted(
+        k
+        for k in configuration.keys() | other.keys()
+        if configuration.get(k) != other.get(k) and k not in may_differ
+    )
     if changed:
         shown = ", ".join(f"{k} {other.get(k)} -> {configuration.get(k)}" for k in changed)
         raise CheckpointError(
@@ -105,6 +114,7 @@ def load(path: Path, trainer: Trainer, configuration: dict[str, Any]) -> int:
             hint="use that, or another --out",
         )
     trainer.actor.policy.load_state_dict(content["actor"])
+    trainer.actor.replicas.take_all()
     for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
         mine.copy_(other)
     trainer.actor.optimizer.load_state_dict(content["optimizer"])

@@ -61,6 +61,9 @@ class Config:
         of their own.
     rollout_device : str or None
         A GPU of the rollouts' own: not with the schedules that are colocated.
+    train_devices : str or None
+        Where training computes, ``device`` first: ``"cuda:0,cuda:1"``; None: on `device`, and with the hybrid
+        schedules on the rollouts' too.
     rollout_process : bool
         Rollouts have a process of their own: a CUDA context, and under MPS a share of the SMs, of its own.
     simulator_sm_percent, rollout_sm_percent : int or None
@@ -114,6 +117,7 @@ class Config:
     tasks: int | None = None
     device: str = "cpu"
     rollout_device: str | None = None
+    train_devices: str | None = None
     rollout_process: bool = False
     simulator_sm_percent: int | None = None
     rollout_sm_percent: int | None = None
@@ -186,6 +190,34 @@ class Config:
                 hint="leave --rollout-device away, or use hybrid, hybrid-pipe or async",
             )
 
+        self._check_train_devices(answers)
+
+    def _check_train_devices(self, answers: str) -> None:
+        if self.train_devices is None:
+            return
+        devices = self.actor_devices
+        if devices[0] != self.device:
+            raise ConfigurationError(
+                f"training computes on {self.device} first, and --train-devices begins with {devices[0]}",
+                hint=f"let it begin with {self.device}, or change --device",
+            )
+        gpus = [d for d in devices if d.startswith("cuda")]
+        if len(gpus) != len(set(gpus)):
+            raise ConfigurationError(
+                f"a GPU is twice in --train-devices {self.train_devices}", hint="name each once"
+            )
+        if len(devices) > 1 and len(devices) * self.micro_batch > self.global_batch:
+            raise ConfigurationError(
+                f"a global batch of {self.global_batch} has no micro batch of {self.micro_batch} for each of"
+                f" {len(devices)} devices",
+                hint="use smaller micro batches, or fewer devices",
+            )
+        if self.schedule == "async" and answers != self.device and answers in devices:
+            raise ConfigurationError(
+                f"with async rollouts never stop, so that training has no time of its own on {answers}",
+                hint="leave it out of --train-devices, or use hybrid",
+            )
+
     def _check_schedule(self) -> None:
         schedule = self.stage_schedule
         if self.schedule == "async" and (self.train_pipe or self.env_prefetch):
@@ -214,6 +246,25 @@ class Config:
         """The schedule with its switches."""
         named = schedule_named(self.schedule)
         return replace(named, train_pipe=self.train_pipe, env_prefetch=self.env_prefetch)
+
+    @property
+    def actor_devices(self) -> tuple[str, ...]:
+        """Where training computes; the first has the optimiser.
+
+        RLinf's hybrid placement trains on the GPUs of both simulator and rollouts.
+        """
+        if self.train_devices is not None:
+            return tuple(name.strip() for name in self.train_devices.split(","))
+        answers = self.rollout_device or self.device
+        both = self.stage_schedule.placement == "hybrid" and answers != self.device
+        return (
+            (self.device, answers) if both and 2 * self.micro_batch <= self.global_batch else (self.device,)
+        )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where anything computes: training, rollouts, and a simulator that uses CUDA."""
+        return tuple(dict.fromkeys((*self.actor_devices, self.rollout_device or self.device)))
 
     @property
     def samples(self) -> int:

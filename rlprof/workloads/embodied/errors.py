@@ -56,6 +56,15 @@ class ConfigurationError(UsageError, WorkloadError):
     """Sizes or options that do not fit together."""
 
 
+#: What is said of memory that there is not, besides torch's own error: of CUDA's context, cuBLAS, the host.
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+
+
+def no_memory(error: BaseException) -> bool:
+    """Whether an error of torch says that the memory of a device, or of the host, is too small."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
 def need(module: str, *, package: str = "rlprof[workloads]", why: str = "") -> Any:
     """Import a module that a workload needs.
 

@@ -115,8 +115,7 @@ def run(
         driver = make_driver(trainer, config, done, graph=chosen)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
-        devices = (config.device, config.rollout_device or config.device)
-        sampler = Activity.off() if activity == "off" else Activity.start(out, *devices)
+        sampler = Activity.off() if activity == "off" else Activity.start(out, *config.devices)
         stack.callback(sampler.close)
         rows = metrics.Rows(out / metrics.NAME, sampler)
         stack.callback(rows.flush)
@@ -174,14 +173,17 @@ def measured_iteration(
         Number of the iteration.
     """
     gpu = need("torch", why="training").cuda if config.device.startswith("cuda") else None
+    # where this process computes: a call for another GPU would set that one up
+    here = config.actor_devices if config.rollout_process else config.devices
     if gpu is not None:
-        gpu.reset_peak_memory_stats(config.device)
+        for device in here:
+            gpu.reset_peak_memory_stats(device)
     version = trainer.actor.updates
     started_ns, processor = time.monotonic_ns(), time.process_time()
     result, phases, further = driver.iteration(GlobalStep(index))
     if gpu is not None:
         gpu.synchronize(config.device)  # the last optimiser step may still be at work
-        further = {**further, "gpu_peak_bytes": gpu.max_memory_allocated(config.device)}
+        further = {**further, "gpu_peak_bytes": max(gpu.max_memory_allocated(d) for d in here)}
     whole = Span(started_ns, time.monotonic_ns())
     if config.cuda_graph:
         further = {**further, "cuda_graph_refused": trainer.rollout.refused}

@@ -80,9 +80,13 @@ def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
         )
     if kind != "colocated" and not config.device.startswith("cuda"):
         return Sharing(f"{kind}, sharing the processor")
-    if rollout != config.device:
-        where = "simulator and training" if config.simulator in CUDA_SIMULATORS else "training"
-        label = f"{kind} on two GPUs: {where} on {config.device}, rollout on {rollout}"
+    gpus = [d for d in config.devices if d.startswith("cuda")]
+    if len(gpus) > 1:
+        count = {2: "two"}.get(len(gpus), str(len(gpus)))
+        label = (
+            f"{kind} on {count} GPUs: simulator on {_simulator_place(config, environ)}, rollout on {rollout},"
+            f" training on {' and '.join(config.actor_devices)}"
+        )
         return Sharing(label + _shares(config, simulator, answers), simulator, answers)
     if kind == "colocated":
         label = "colocated" + (_shares(config, simulator, answers) if asked else "")
@@ -98,6 +102,16 @@ def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
         return Sharing(f"{kind}, time-sharing one GPU ({why})")
     label = f"{kind} on one GPU divided by MPS" + _shares(config, simulator, answers)
     return Sharing(label, simulator, answers)
+
+
+def _simulator_place(config: Config, environ: Mapping[str, str]) -> str:
+    """Where the simulator works; graphics number GPUs in an order of their own, which may be another one."""
+    if config.simulator in CUDA_SIMULATORS:
+        return config.device
+    backend = "egl" if config.simulator == "libero" else environ.get("MUJOCO_GL", "egl")
+    if config.cameras and (config.rendering or backend).startswith("egl"):
+        return f"the CPU, images by EGL device {environ.get('MUJOCO_EGL_DEVICE_ID', '0')}"
+    return "the CPU"
 
 
 def _shares(config: Config, simulator: int | None, answers: int | None) -> str:

@@ -59,11 +59,35 @@ def test_a_rollout_of_its_own_process_has_a_share_of_its_own(mps) -> None:
         sharing(configure("h200", simulator="libero", simulator_sm_percent=50), mps)
 
 
+@pytest.mark.parametrize(
+    ("values", "environ", "place"),
+    [
+        ({"simulator": "libero"}, {"MUJOCO_EGL_DEVICE_ID": "1"}, "the CPU, images by EGL device 1"),
+        ({"simulator": "libero", "rendering": "osmesa"}, {}, "the CPU"),
+        ({"simulator": "libero", "rendering": "egl-one"}, {}, "the CPU, images by EGL device 0"),
+        ({"simulator": "mujoco_arm", "cameras": 0}, {}, "the CPU"),
+        ({"simulator": "mujoco_arm"}, {"MUJOCO_GL": "osmesa"}, "the CPU"),
+        ({"simulator": "mujoco_warp", "device": "cuda:1", "rollout_device": "cuda:0"}, {}, "cuda:1"),
+    ],
+)
+def test_where_the_simulator_works_is_said(values, environ, place: str) -> None:
+    config = configure("h200", **{"schedule": "hybrid", "rollout_device": "cuda:1", **values})
+    assert f"GPUs: simulator on {place}, rollout on" in sharing(config, environ).label
+
+
 def test_two_gpus_are_two_gpus() -> None:
-    config = configure("h200", schedule="hybrid", rollout_device="cuda:1")
-    assert sharing(config, {}).label == "hybrid on two GPUs: training on cuda:0, rollout on cuda:1"
+    config = configure("h200", schedule="hybrid", rollout_device="cuda:1", simulator="mujoco_warp")
+    label = "hybrid on two GPUs: simulator on cuda:0, rollout on cuda:1, training on cuda:0 and cuda:1"
+    assert sharing(config, {}).label == label
+    assert config.devices == config.actor_devices == ("cuda:0", "cuda:1")
     config = configure("h200", schedule="async", rollout_device="cuda:1", simulator="mujoco_warp")
-    label = "disaggregated on two GPUs: simulator and training on cuda:0, rollout on cuda:1"
+    label = "disaggregated on two GPUs: simulator on cuda:0, rollout on cuda:1, training on cuda:0"
+    assert sharing(config, {}).label == label
+    config = configure("h200", train_devices="cuda:0,cuda:1")
+    label = (
+        "colocated on two GPUs: simulator on the CPU, images by EGL device 0, rollout on cuda:0,"
+        " training on cuda:0 and cuda:1"
+    )
     assert sharing(config, {}).label == label
     assert sharing(configure("tiny", schedule="hybrid"), {}).label == "hybrid, sharing the processor"
 
@@ -73,6 +97,19 @@ def test_two_gpus_are_two_gpus() -> None:
     [
         ({"rollout_device": "cuda:1"}, "rollouts and training on the same GPU"),
         ({"rollout_sm_percent": 50}, "rollouts and training are one process"),
+        ({"train_devices": "cuda:0"}, "computes on cpu first, and --train-devices begins with cuda:0"),
+        ({"device": "cuda:0", "train_devices": "cuda:0,cuda:0"}, "a GPU is twice"),
+        ({"train_devices": "cpu,cpu"}, "no micro batch of 256 for each of 2 devices"),
+        (
+            {
+                "schedule": "async",
+                "device": "cuda:0",
+                "rollout_device": "cuda:1",
+                "train_devices": "cuda:0,cuda:1",
+                "micro_batch": 64,
+            },
+            "training has no time of its own on cuda:1",
+        ),
         ({"rollout_process": True, "rollout_sm_percent": 101}, "a share of 101 %"),
         ({"cuda_graph": True}, "CUDA graphs need a CUDA device, and rollouts compute on cpu"),
         ({"train_pipe": True}, "needs minibatches of single epochs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlprof.workloads.embodied.contracts import SimulatorSpec
-from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need
+from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need, no_memory
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize
 
 
@@ -63,7 +63,9 @@ def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: s
             torch.set_default_dtype(getattr(torch, size.dtype))
             policy = kind(size, simulator, seed)
             policy.set_trainable()
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not no_memory(error):
+            raise
         raise WorkloadError(
             f"the policy {size.family} does not fit into the memory of {device}",
             hint="use a smaller preset, or a device with more memory",
