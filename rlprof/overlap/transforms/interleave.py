@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.lower import component_worker
 from rlprof.overlap.transforms.common import (
     GroupKey,
     Reach,
@@ -79,7 +80,10 @@ def _stagger(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> I
         for name in own[key]:
             call = graph.by_id[name]
             instance = execution(call, target)
-            held = things[call.node]
+            own_worker = component_worker(graph, call)
+            held = tuple(
+                own_worker if t == graph.nodes[call.node].component else t for t in things[call.node]
+            )
             for thing in held:
                 found = blocks.setdefault((instance, thing), {}).setdefault(key, [])
                 if not found or thing not in before.get(instance, ()):
