@@ -1,10 +1,10 @@
 """Time LIBERO by itself: start, reset and a chunk, physics and drawing apart, for each way of drawing.
 
-    python -m benchmarks.gpu.libero_probe --out OUT --envs 16 --workers 14
+    python -m benchmarks.gpu.libero_probe --out OUT --envs 16 --workers 16
 
-A variant is a rendering with options: `egl-one+every+plain` draws after every action, without shadows. The
-result is written after every variant; one that fails says so and stops nothing. With `--only N` the process
-ends after N variants; those that are in OUT already are left out, so that a run can go on.
+A variant is a rendering with options: `egl-one+every+plain+w8` draws after every action, without shadows, and
+has 8 processes in place of `--workers`. The result is written after every variant; one that fails says so and
+stops nothing. Those that are in OUT already are left out, so that a run can go on.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ def measure(variant: str, args: argparse.Namespace) -> dict[str, Any]:
     from rlprof.workloads.embodied.simulators.libero_start import start
 
     rendering, *options = variant.split("+")
-    found: dict[str, Any] = {"gpu_memory_before_mb": memory_mb()}
+    workers = next((int(o[1:]) for o in options if o[:1] == "w" and o[1:].isdigit()), args.workers)
+    found: dict[str, Any] = {"gpu_memory_before_mb": memory_mb(), "workers": workers}
+    found["most_envs_in_one"] = -(-args.envs // workers)
     began = time.perf_counter()
     simulator: Any = start(
         args.envs,
-        workers=args.workers,
+        workers=workers,
         rendering=rendering,
         cameras=args.cameras,
         image=args.image,
@@ -126,7 +128,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--envs", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--cameras", type=int, default=2)
     parser.add_argument("--image", type=int, default=224)
     parser.add_argument("--tasks", type=int, default=3)

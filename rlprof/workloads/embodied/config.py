@@ -321,7 +321,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "global_batch": 192,
         "micro_batch": 64,
         "learning_rate": 5e-6,
-        "workers": 14,
+        "workers": 16,  # one for each environment: all wait for the process that has the most
         "cameras": 2,
         "image": 224,
         "device": "cuda:0",
