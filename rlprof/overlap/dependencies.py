@@ -67,54 +67,83 @@ def dependencies(graph: CallGraph) -> tuple[Dependency, ...]:
     needs it waits for every part that has the cell.
     """
     expect_graph(graph)
-    place = {call.id: i for i, call in enumerate(graph.calls)}
-    found: set[_Found] = set()
-    writers: dict[tuple[Cell, str], list[int]] = {}
-    users: dict[tuple[Cell, int], list[tuple[int, Call, Access]]] = {}
-    for here, call in enumerate(graph.calls):
-        for source in sources(call.arguments):
-            if source not in place:
-                raise OverlapError(f"{call.id} needs an output of {source}, which is no call of the graph")
-            found.add((here, place[source], "data", ""))
-        for access in call.accesses:
-            users.setdefault((access.cell, access.copy), []).append((here, call, access))
-            if access.mode != "read":
-                writers.setdefault((access.cell, call.origin), []).append(here)
-    names = {cell: str(cell) for cell, _ in users}
-    for here, call in enumerate(graph.calls):
-        for access in call.accesses:
-            if access.sees is None or access.sees == INITIAL:
-                continue
-            if (access.cell, access.sees) not in writers:
-                raise OverlapError(
-                    f"{call.id} needs {access.cell} as {access.sees} writes it, and no call of the graph does"
-                )
-            for writer in writers[access.cell, access.sees]:
-                found.add((here, writer, "state", names[access.cell]))
-    for (cell, copy), uses in users.items():
-        found.update(_storage(cell, copy, uses))
     ids = [call.id for call in graph.calls]
     return tuple(
-        Dependency(ids[source], ids[target], kind, item) for target, source, kind, item in sorted(found)
+        Dependency(ids[source], target, kind, item)
+        for target, waits in zip(ids, waits_of(graph), strict=True)
+        for source, kind, item in waits
     )
 
 
-#: Place of the target, place of the source, kind, item.
-_Found = tuple[int, int, DependencyKind, str]
+#: Place of the source in `CallGraph.calls`, kind, item.
+Wait = tuple[int, DependencyKind, str]
 
 
-def _storage(cell: Cell, copy: int, uses: list[tuple[int, Call, Access]]) -> Iterator[_Found]:
-    """Order between users of one storage copy: `uses` are in native order."""
-    version = None if copy else INITIAL  # a spare object holds no version when the region starts
-    present: list[int] = []  # who wrote or read the version that lies there now
-    name = str(cell)
-    for here, call, access in uses:
+def waits_of(graph: CallGraph) -> Iterator[list[Wait]]:
+    """Yield for each call in turn what it waits for: `dependencies` without names, sorted by source.
+
+    Raises
+    ------
+    OverlapError
+        As `dependencies`.
+    """
+    place = {call.id: i for i, call in enumerate(graph.calls)}
+    writers: dict[tuple[Cell, str], list[int]] = {}
+    names: dict[Cell, str] = {}
+    for here, call in enumerate(graph.calls):
+        for access in call.accesses:
+            if access.cell not in names:
+                names[access.cell] = str(access.cell)
+            if access.mode != "read":
+                writers.setdefault((access.cell, call.origin), []).append(here)
+    storages: dict[tuple[Cell, int], _Storage] = {}
+    for here, call in enumerate(graph.calls):
+        found: set[Wait] = set()
+        for source in sources(call.arguments):
+            if source not in place:
+                raise OverlapError(f"{call.id} needs an output of {source}, which is no call of the graph")
+            found.add((place[source], "data", ""))
+        for access in call.accesses:
+            cell, _, sees, copy = access
+            name = names[cell]
+            if sees:
+                if (cell, sees) not in writers:
+                    raise OverlapError(
+                        f"{call.id} needs {cell} as {sees} writes it, and no call of the graph does"
+                    )
+                for writer in writers[cell, sees]:
+                    found.add((writer, "state", name))
+            storage = storages.get((cell, copy))
+            if storage is None:
+                storage = storages[cell, copy] = _Storage(cell, copy)
+            for other in storage.use(here, call, access):
+                found.add((other, "storage", name))
+        yield sorted(found)
+
+
+class _Storage:
+    """One storage copy of a cell, as calls use it in native order."""
+
+    __slots__ = ("cell", "copy", "present", "version")
+
+    def __init__(self, cell: Cell, copy: int) -> None:
+        self.cell, self.copy = cell, copy
+        #: A spare object holds no version when the region starts.
+        self.version = None if copy else INITIAL
+        #: Who wrote or read the version that lies there now.
+        self.present: list[int] = []
+
+    def use(self, here: int, call: Call, access: Access) -> list[int]:
+        """Note a use; return whom it waits for because it writes over what they use."""
+        version = self.version
         if access.sees != version and access.sees is not None:
             seen = "the initial version" if access.sees == INITIAL else f"what {access.sees} writes"
             there = {None: "nothing", INITIAL: "the initial version"}.get(version, f"what {version} writes")
-            raise OverlapError(f"{call.id} needs {seen} in copy {copy} of {cell}, where {there} lies by then")
-        if access.mode != "read":
-            for other in present:
-                yield here, other, "storage", name
-            version, present = call.origin, []
-        present.append(here)
+            raise OverlapError(
+                f"{call.id} needs {seen} in copy {self.copy} of {self.cell}, where {there} lies by then"
+            )
+        if access.mode == "read":
+            self.present.append(here)
+            return []
+        before, self.present, self.version = self.present, [here], call.origin
+        return before
