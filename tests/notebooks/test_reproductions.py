@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rlprof.reproduce.registry import FIGURES, Figure, figure_named
+from rlprof.reproduce.study import shipped_path
 from tests.conftest import ROOT
 from tests.notebooks.execute import execute, mime_types, printed
+from tests.reproduce.rose import made
 
 QUICK = "rpeg/fig08"
 STORED = {f.name for f in FIGURES if f.name != QUICK}
@@ -20,15 +23,19 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def run(figure: Figure, folder: Path, preset: str) -> str:
+def run(figure: Figure, folder: Path, preset: str, repository: Path = ROOT) -> str:
     """Execute a notebook; what it printed, once it drew and wrote what it should."""
     out = folder / "out"
-    done = execute(figure.notebook(ROOT), folder, preset=preset, out_dir=str(out), repository=str(ROOT))
-    assert any("image/svg+xml" in kinds for kinds in mime_types(done))
+    done = execute(figure.notebook(ROOT), folder, preset=preset, out_dir=str(out), repository=str(repository))
+    text = printed(done)
     written = {p.name for p in out.iterdir()}
     assert f"{figure.short}.comparison.csv" in written
-    assert any(name.endswith(".svg") for name in written)
-    return printed(done)
+    # what nobody has measured is not drawn, and what would measure it is said
+    measured = not any(s.missing for s in figure.make_studies(preset, 0, repository).values())
+    assert measured != ("no rows: " in text)
+    assert measured == any("image/svg+xml" in kinds for kinds in mime_types(done))
+    assert measured == any(name.endswith(".svg") for name in written)
+    return text
 
 
 def test_a_figure_is_drawn_from_stored_tables_without_computing(tmp_path: Path) -> None:
@@ -55,4 +62,24 @@ def test_every_figure_is_drawn_from_stored_tables(tmp_path: Path, name: str) -> 
 def test_every_figure_runs_small_from_nothing(tmp_path: Path, figure: Figure) -> None:
     text = run(figure, tmp_path, "smoke")
     assert "its numbers are not to be compared" in text
-    assert list((tmp_path / "out").glob("*.smoke.csv"))
+    studies = figure.make_studies("smoke", 0, ROOT).values()
+    kept = all(shipped_path(ROOT, s).is_file() for s in studies)
+    assert bool(list((tmp_path / "out").glob("*.smoke.csv"))) != kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rose/fig12", "rose/fig14a", "rose/fig14b", "rose/overhead"])
+def test_a_figure_of_optimisations_is_drawn_once_there_are_some(tmp_path: Path, name: str) -> None:
+    quotas = {"quotas": {"simulator": 90}, "reason": "complete runs gain 8 %"}
+    variants = (("native", 50.0, 0.4), ("optimised", 60.0, 0.6), ("with quota", 65.0, 0.6))
+    there = made.checkout(
+        tmp_path / "checkout",
+        libero=made.optimised(),
+        warp=made.optimised("mujoco_warp"),
+        warp_mps=made.optimised("mujoco_warp", mps=True, variants=variants, quotas=quotas),
+    )
+    (there / "reproductions").mkdir()
+    shutil.copytree(ROOT / "datasets" / "papers", there / "datasets" / "papers")
+    text = run(figure_named(name), tmp_path, "h200", there)
+    assert "no chart" not in text
+    assert "measured on NVIDIA H200" in text

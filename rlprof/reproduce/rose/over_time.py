@@ -119,6 +119,8 @@ class Pair:
     ----------
     file, simulator : str
         Of the run.
+    mps : bool
+        It ran under MPS.
     before : str
         Variant of the most simulator steps per second among today's.
     after : str or Unavailable
@@ -127,13 +129,24 @@ class Pair:
 
     file: str
     simulator: str
+    mps: bool
     before: str
     after: str | Unavailable
 
+    @property
+    def label(self) -> str:
+        """The run, for people."""
+        return f"{self.simulator}{', MPS' if self.mps else ''}"
+
+    @property
+    def stem(self) -> str:
+        """The run, for names of files."""
+        return f"{self.simulator}{'_mps' if self.mps else ''}"
+
 
 def pairs(frame: pl.DataFrame) -> list[Pair]:
-    """Return what to show of each run; the last run of each simulator."""
-    found: dict[str, Pair] = {}
+    """Return what to show of each run; the last run of each simulator, without MPS and with it."""
+    found: dict[tuple[str, bool], Pair] = {}
     if frame.is_empty():
         return []
     rows = [r for r in frame.iter_rows(named=True) if r["kind"] == "part"]
@@ -151,7 +164,8 @@ def pairs(frame: pl.DataFrame) -> list[Pair]:
         after: str | Unavailable = wanted
         if wanted not in rates:
             after = Unavailable(f"no optimised order ran: {first['ended'] or 'none was searched'}")
-        found[first["simulator"]] = Pair(file, first["simulator"], before, after)
+        key = first["simulator"], first["mps"]
+        found[key] = Pair(file, *key, before, after)
     return list(found.values())
 
 
@@ -243,7 +257,7 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
         told = f"{why}; {missing}" if after is None else why
         name = PAPER_SIMULATORS.get(pair.simulator, "")
         rows += _rows(
-            pair.simulator,
+            pair.label,
             part,
             None if before is None else before["below_half"],
             None if after is None else after["below_half"],
@@ -255,7 +269,7 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
 
 
 def _rows(
-    simulator: str,
+    label: str,
     part: str,
     before: float | None,
     after: float | None,
@@ -272,7 +286,7 @@ def _rows(
             paper.value("fig12", "relative reduction of that share", part),
         ]
     reduction = 1 - after / before if before and after is not None else None
-    label = f"{simulator}: share of the {part} below 50 %"
+    label = f"{label}: share of the {part} below 50 %"
     return [
         Compared(f"{label}, before", "%", amount(before, 100, missing), printed[0], why),
         Compared(f"{label}, optimised", "%", amount(after, 100, missing), printed[1], why),
