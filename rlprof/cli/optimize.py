@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rlprof.cli.run import Algorithm, Policy, Preset, Schedule, Scope, Simulator
+from rlprof.cli.embodied import Given, with_workload
 
 app = typer.Typer(help="Find overlap in a training workload and measure what it gains.", no_args_is_help=True)
 
@@ -18,14 +18,11 @@ def _root() -> None:
 
 
 @app.command()
+@with_workload
 def embodied(
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the graph, the report and the log.")],
-    policy: Annotated[Policy, typer.Option(help="The policy.")] = Policy.PI0,
-    simulator: Annotated[Simulator, typer.Option(help="The simulator.")] = Simulator.MUJOCO_ARM,
-    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.PPO,
-    schedule: Annotated[Schedule, typer.Option(help="What it starts from: colocated.")] = Schedule.COLOCATED,
-    preset: Annotated[Preset, typer.Option(help="Sizes.")] = Preset.TINY,
+    given: Given,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds at most.")] = 2,
     targets: Annotated[int, typer.Option(metavar="N", min=1, help="Windows in a round.")] = 3,
     alternatives: Annotated[int, typer.Option(metavar="N", min=1, help="Tried for each window.")] = 2,
@@ -44,25 +41,13 @@ def embodied(
     activity: Annotated[
         str, typer.Option(metavar="SOURCE", help="auto, program, host or off: where activity comes from.")
     ] = "auto",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
-    envs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Environments.")] = None,
-    rollout_epochs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Rollout epochs.")] = None,
-    chunks: Annotated[int | None, typer.Option(metavar="N", min=1, help="Chunks of an epoch.")] = None,
-    update_epochs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Passes over the samples.")
-    ] = None,
-    minibatch_scope: Annotated[Scope | None, typer.Option(help="Over what samples are shuffled.")] = None,
-    workers: Annotated[
-        int | None,
+    levers: Annotated[
+        str | None,
         typer.Option(
-            metavar="N",
-            min=0,
-            help="Processes of the simulator.",
-            show_default="of the preset, at least 1",
+            metavar="NAME,NAME",
+            help="Settings to try alone, such as workers=8/16,rendering; none: none.",
+            show_default="those that apply and are not given as options",
         ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where one in DIR was stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace one that is there.")] = False,
@@ -74,26 +59,12 @@ def embodied(
     """
     from rlprof.cli.console import say, write
     from rlprof.errors import UsageError
-    from rlprof.workloads.embodied.config import configure
+    from rlprof.workloads.embodied.levers import wanted_levers
     from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
-    given: dict[str, Any] = {
-        "policy": policy.value,
-        "simulator": simulator.value,
-        "algorithm": algorithm.value,
-        "schedule": schedule.value,
-        "seed": seed,
-        "envs": envs,
-        "rollout_epochs": rollout_epochs,
-        "chunks": chunks,
-        "update_epochs": update_epochs,
-        "minibatch_scope": None if minibatch_scope is None else minibatch_scope.value,
-        "workers": workers,
-        "device": device,
-    }
-    config = configure(preset.value, **given)
-    if workers is None and not config.workers:
-        config = configure(preset.value, **{**given, "workers": 1})  # a simulator in its own process
+    config = given.config()
+    if not config.workers and "workers" not in given.values:
+        config = given.config(workers=1)  # a simulator in its own process
     if activity not in ("auto", "program", "host", "off"):
         raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     try:
@@ -115,6 +86,7 @@ def embodied(
         groups=parts,
         pairs=pairs,
         local_pairs=local_pairs,
+        levers=wanted_levers(levers, given.values),
     )
     rules = {"--pairs": request.options.validation, "--local-pairs": request.options.local}
     for option, rule in rules.items():

@@ -74,3 +74,27 @@ def _bytes_of(call: Call, call_bytes: Mapping[str, float]) -> float | None:
     if whole is None or call.samples is None or not call.batch_size:
         return whole
     return whole * len(call.samples) / call.batch_size
+
+
+def beyond_memory(
+    graph: CallGraph, limit_bytes: float | None, known: Mapping[str, float] | None
+) -> str | None:
+    """Say why a graph holds more than a limit, or that this cannot be told (rule L7).
+
+    Parameters
+    ----------
+    graph : CallGraph
+        The graph.
+    limit_bytes : float or None
+        M; None: there is no limit.
+    known : mapping of str to float or None
+        As of `peak_memory_bytes`; None: memory is not looked at.
+    """
+    if limit_bytes is None or known is None:
+        return None
+    peak = peak_memory_bytes(graph, known)
+    if isinstance(peak, Unavailable):
+        return f"L7: whether {limit_bytes:.3g} bytes suffice is not known: {peak.reason}"
+    return (
+        f"L7: up to {peak:.3g} bytes are held at once, of {limit_bytes:.3g}" if peak > limit_bytes else None
+    )

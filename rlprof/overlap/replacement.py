@@ -61,6 +61,8 @@ class Replacement:
         As for `rlprof.overlap.execute.execute`.
     watch : callable, optional
         Makes the watcher of each call.
+    stream_priorities : mapping of str to int, optional
+        Priorities of CUDA streams by component; they hold within this process.
 
     Attributes
     ----------
@@ -89,6 +91,7 @@ class Replacement:
         backend: MakeBackend | None = None,
         priorities: Priorities | None = None,
         watch: Callable[[], Watcher] | None = None,
+        stream_priorities: Mapping[str, int] | None = None,
     ) -> None:
         if on_mismatch not in ("error", "native"):
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
@@ -101,7 +104,9 @@ class Replacement:
             raise UsageError(f"on_flag={on_flag!r}", hint='use "error" or "ignore"')
         self.graph = graph
         self.native = native
-        self.executor = Executor(graph, entries, constants, flags if on_flag == "error" else None, layouts)
+        self.executor = Executor(
+            graph, entries, constants, flags if on_flag == "error" else None, layouts, stream_priorities
+        )
         self.last_record: RunRecord | None = None
         self._form, self._on_mismatch = form, on_mismatch
         self._how: dict[str, Any] = {"backend": backend, "priorities": priorities}

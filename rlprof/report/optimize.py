@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 import rlprof
+from rlprof.overlap.optimize.log import setting
 from rlprof.plots.embed import script_bundle, script_json
 from rlprof.plots.gantt import gantt_chart, lay_out
 from rlprof.plots.theme import TEXT
@@ -70,6 +71,12 @@ def optimization_html(result: Mapping[str, Any]) -> str:
         _section("Timelines", "One iteration each, on one axis: what each component ran.", _figures(charts)),
         _section("Gain", "Complete iterations in turn, each of which is training.", _gain(result)),
         _section(
+            "Levers",
+            "Settings that were tried alone, in complete iterations; what is compared above has those that were"
+            " kept on both sides.",
+            _levers(result),
+        ),
+        _section(
             "What was tried", "In the order of the search; refusals name what forbids them.", _tried(result)
         ),
         _section("What it cost", "", _cost(result)),
@@ -121,7 +128,7 @@ def _cards(result: Mapping[str, Any]) -> str:
     total, cost, active = result["total"], result["overhead"], result["sm_activity"]
     cards = []
     if total is None or not result["steps"]:
-        cards.append(_card("no gain", "nothing that was tried pays; the native order is kept"))
+        cards.append(_card("no gain", "no overlap that was tried pays; the native order is kept"))
     else:
         ratio = total["reference"]["median_s"] / total["candidate"]["median_s"]
         spread = f"{duration(total['low_s'])} to {duration(total['high_s'])}"
@@ -193,6 +200,29 @@ def _gain(result: Mapping[str, Any]) -> str:
 
 def _spread(s: Mapping[str, Any]) -> str:
     return f"{duration(s['median_s'])} ({duration(s['low_s'])} to {duration(s['high_s'])})"
+
+
+def _levers(result: Mapping[str, Any]) -> str:
+    rows = []
+    for row in result.get("levers", ()):
+        c, change = row["result"], ""
+        if row["outcome"] != "does not apply":
+            change = f"{setting(row['before'])} → {setting(row['value'])}"
+        rows.append(
+            [
+                esc(row["lever"]),
+                esc(change),
+                "" if c is None else _spread(c["reference"]),
+                "" if c is None else _spread(c["candidate"]),
+                "" if c is None else f"{c['gain_frac']:+.1%}",
+                "" if c is None else count(len(c["pairs"])),
+                esc(row["outcome"]),
+                esc(row["reason"], 600),
+            ]
+        )
+    if not rows:
+        return '<p class="none">None was asked for.</p>'
+    return _table(["lever", "change", "before", "after", "gain", "pairs", "outcome", "why"], rows)
 
 
 def _tried(result: Mapping[str, Any]) -> str:

@@ -6,20 +6,20 @@ Nothing here touches a program: a `Workload` does, and measurements that a `Stor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlprof.analysis.batch_time import BatchTimes
-from rlprof.analysis.trials import PairedComparison, Rule, compare, measure_paired
+from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
-from rlprof.overlap.memory import peak_memory_bytes
+from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.log import DecisionLog
-from rlprof.overlap.optimize.options import Options, faster
+from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.search import Candidate, Found, Known, search
 from rlprof.overlap.optimize.steps import Step
@@ -27,7 +27,6 @@ from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.windows import Window, ranked, targets
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
 from rlprof.taskgraph.errors import RestoreError
-from rlprof.unavailable import Unavailable
 
 
 class _Spent(Exception):
@@ -264,13 +263,7 @@ class _Run:
         self.log.add("candidates", round=number, target=window.node, candidates=shown, refused=refused)
 
     def _memory(self, graph: CallGraph) -> str | None:
-        limit, known = self.options.memory_bytes, self.workload.call_bytes()
-        if limit is None or known is None:
-            return None
-        peak = peak_memory_bytes(graph, known)
-        if isinstance(peak, Unavailable):
-            return f"L7: whether {limit:.3g} bytes suffice is not known: {peak.reason}"
-        return f"L7: up to {peak:.3g} bytes are held at once, of {limit:.3g}" if peak > limit else None
+        return beyond_memory(graph, self.options.memory_bytes, self.workload.call_bytes())
 
     def _compare(
         self, number: int, window: Window, work: Comparison, kept: Sequence[Candidate]
@@ -280,7 +273,7 @@ class _Run:
         results: list[PairedComparison | None] = []
         if all(k is not None for k in known):
             for candidate, document in zip(kept, known, strict=True):
-                results.append(_from_document(document or {}, self.options.local))
+                results.append(compared(document or {}, self.options.local))
                 self._log_compared(number, window, work, candidate, results[-1], reused=True)
             return results
         self._check_budget()
@@ -288,7 +281,7 @@ class _Run:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
                 for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
                     if document is not None:
-                        results.append(_from_document(document, self.options.local))
+                        results.append(compared(document, self.options.local))
                         self._log_compared(number, window, work, candidate, results[-1], reused=True)
                         continue
                     self._check_budget()
@@ -402,7 +395,7 @@ class _Run:
         key = key_of(self.workload.key, "complete", before.hash, graph.hash)
         known = self.store.get(key)
         if known is not None:
-            return _from_document(known, rule), True
+            return compared(known, rule), True
         self._check_budget()
         present = None if before is self.native else before
         left = replace(rule, budget_s=self._left(rule.budget_s))
@@ -444,9 +437,3 @@ def _interrupted(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__context__
     return False
-
-
-def _from_document(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
-    pairs = [(float(a), float(b)) for a, b in document["pairs"]]
-    found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
-    return replace(found, reason=str(document.get("reason", "")))

@@ -161,6 +161,25 @@ def _ended(e: Mapping[str, Any]) -> list[str]:
     return [f"{e['reason']}; {len(e['steps'])} steps kept" + "".join(f"\n  {s}" for s in e["steps"])]
 
 
+def _lever(e: Mapping[str, Any]) -> list[str]:
+    c, what = e["result"], f"lever {e['lever']}"
+    if e["outcome"] == "does not apply":
+        return [f"{what}: does not apply, {e['reason']}"]
+    what += f", {setting(e['before'])} -> {setting(e['value'])}"
+    if c is None:
+        return [f"{what}: {e['outcome']}, {e['reason']}"]
+    return [
+        f"{what}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
+        f" {_seconds(c['candidate']['median_s'])} ({c['gain_frac']:+.1%}, {len(c['pairs'])} pairs),"
+        f" {e['reason']}: {e['outcome']}"
+    ]
+
+
+def setting(value: bool | int | str | None) -> str:
+    """Value of a lever, for people."""
+    return "none" if value is None else ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
 _WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "started": _started,
     "ranking": _ranking,
@@ -169,5 +188,6 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "not measured": _failed,
     "combined": _combined,
     "validated": _validated,
+    "lever": _lever,
     "ended": _ended,
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rlprof.analysis.trials import PairedComparison, Rule
+from rlprof.analysis.trials import PairedComparison, Rule, compare
 from rlprof.errors import UsageError
 from rlprof.overlap.optimize.comparison import ITERATIONS
 from rlprof.overlap.optimize.windows import TAU_ABS_S, TAU_REL_FRAC
@@ -96,3 +97,10 @@ def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -
         return result.decision == "better"
     won = all(candidate < reference for reference, candidate in result.pairs)
     return won and result.candidate.median_s < (1 - least_gain_frac) * result.reference.median_s
+
+
+def compared(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
+    """Make a comparison of its JSON document, by a rule that may be another than it was measured by."""
+    pairs = [(float(a), float(b)) for a, b in document["pairs"]]
+    found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
+    return replace(found, reason=str(document.get("reason", "")))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison
 from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.optimize.levers import Measured, Row
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.workload import Measurement, Profile
 from rlprof.unavailable import Unavailable
@@ -63,6 +64,8 @@ class Optimization:
         Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
     intact : bool
         The program is as training left it; otherwise go on from a checkpoint.
+    levers : tuple of Row
+        Settings that were tried alone; both sides of `total` have those that were kept.
     """
 
     native: CallGraph
@@ -77,6 +80,19 @@ class Optimization:
     batch_times: BatchTimes
     total: PairedComparison | None = None
     intact: bool = True
+    levers: tuple[Row, ...] = ()
+
+    def including(self, measured: Measured) -> Optimization:
+        """Return it with levers that were tried, and what that took."""
+        return replace(
+            self,
+            levers=(*self.levers, *measured.rows),
+            iterations=(*self.iterations, *measured.iterations),
+            total_s=self.total_s + measured.spent_s,
+            retained_s=self.retained_s + sum(m.time_s for _, m in measured.iterations),
+            stopped=self.stopped or measured.stopped,
+            ended="interrupted" if measured.stopped else self.ended,
+        )
 
     @property
     def net_overhead_s(self) -> float:
@@ -96,3 +112,21 @@ class Optimization:
         if self.gain_s <= 0:
             return Unavailable("nothing was gained")
         return self.net_overhead_s / self.gain_s
+
+
+def interrupted(native: CallGraph, levers: Measured, *, intact: bool) -> Optimization:
+    """Return what there is after an interrupt before the first round."""
+    nothing = Optimization(
+        native=native,
+        graph=native,
+        steps=(),
+        rounds=(),
+        iterations=(),
+        total_s=0.0,
+        retained_s=0.0,
+        ended="interrupted",
+        stopped=True,
+        batch_times=BatchTimes(),
+        intact=intact,
+    )
+    return nothing.including(levers)

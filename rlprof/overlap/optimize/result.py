@@ -40,6 +40,7 @@ def document(
         "ended": found.ended,
         "stopped": found.stopped,
         "total": None if found.total is None else found.total.to_dict(),
+        "levers": [row.to_dict() for row in found.levers],
         "rounds": [
             {
                 "accepted": r.accepted,

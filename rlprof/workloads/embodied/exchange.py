@@ -61,7 +61,7 @@ class Exchangeable:
         """Processes of the one at work."""
         return tuple(getattr(self.inner, "process_ids", ()))
 
-    def use(self, key: Any, *, only: bool = False) -> None:
+    def use(self, key: Any, *, only: bool = False, beside: bool = True) -> None:
         """Let the simulator of a key work, in the state of the one before.
 
         Parameters
@@ -70,8 +70,10 @@ class Exchangeable:
             Of it; it is made if there is none yet.
         only : bool
             End all others.
+        beside : bool
+            Exchange those beside it too.
         """
-        for other in self.beside:
+        for other in self.beside if beside else ():
             other.use(key, only=only)
         if key != self._key:
             if key not in self._all:
@@ -81,6 +83,13 @@ class Exchangeable:
         if only:
             for gone in [k for k in self._all if k != key]:
                 self._all.pop(gone).close()
+
+    def settle(self) -> None:
+        """Make the simulator at work the one of key None, and end all others; so for those beside it."""
+        key = self._key
+        self.use(key, only=True)
+        for one in (self, *self.beside):
+            one._all, one._key = {None: one._all[key]}, None
 
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""

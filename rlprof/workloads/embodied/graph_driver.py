@@ -17,6 +17,8 @@ from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.contracts import GlobalStep, PolicyOutput
 from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver, PhaseHooks
 from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.levers import check_levers
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
@@ -142,7 +144,7 @@ class GraphFileDriver(LoopDriver):
     Raises
     ------
     ConfigurationError
-        If the schedule is none that is wrapped as nodes.
+        If the schedule is none that is wrapped as nodes, or the graph was selected with other levers.
     """
 
     def __init__(self, trainer: Trainer, config: Config, graph: GraphFile) -> None:
@@ -151,6 +153,7 @@ class GraphFileDriver(LoopDriver):
                 f"a graph runs in place of the schedule colocated, not of {config.schedule}",
                 hint="leave --schedule away",
             )
+        check_levers(config, graph.facts.get("levers") or {})
         self._stack = ExitStack()
         try:
             spares = []
@@ -184,7 +187,15 @@ class GraphFileDriver(LoopDriver):
             recorder.__exit__(None, None, None)
             native = program.graph(recorder.recording)
             graph = self._graph.derive(native)
-            program.install(graph, recording=recorder.recording, watch=lambda: Answers(self.trainer, graph))
+            streams = self._graph.facts.get("stream_priorities") or {}
+            if streams and isinstance(self.trainer.rollout, RolloutWorker):
+                self.trainer.rollout.forget_captured()
+            program.install(
+                graph,
+                recording=recorder.recording,
+                watch=lambda: Answers(self.trainer, graph),
+                stream_priorities=streams,
+            )
         by_graph = self._done > RECORDED
         further: dict[str, Any] = {**found.further, "graph": by_graph}
         return found._replace(

@@ -24,7 +24,9 @@ from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
 from rlprof.workloads.embodied.errors import ConfigurationError, need
 from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers
+from rlprof.workloads.embodied.levers import LEVER_FIELDS
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import Call, CallGraph
@@ -46,9 +48,11 @@ class Embodied:
     counter : Counter
         Trains.
     simulator : Exchangeable
-        Keys are shares of the SMs in percent.
-    free_bytes : float or None
-        GPU memory that calls may hold at once; None: there is no GPU.
+        Keys are shares of the SMs in percent, or values of the configuration.
+    config : Config
+        With the levers that are kept so far; what is compared with the result has to have them too.
+    memory : CallBytes or None
+        Meter of the GPU's memory; None: there is no GPU.
     """
 
     trainer: Trainer
@@ -56,7 +60,24 @@ class Embodied:
     workload: ProgramWorkload
     counter: Counter
     simulator: Exchangeable
-    free_bytes: float | None = None
+    config: Config
+    memory: CallBytes | None = None
+
+    @property
+    def free_bytes(self) -> float | None:
+        """GPU memory that calls may hold at once; None: there is no GPU."""
+        return None if self.memory is None else self.memory.free()
+
+    @property
+    def key(self) -> str:
+        """Program version, settings and hardware as they are now."""
+        return key_of(self.config)
+
+    def forget_captured(self) -> None:
+        """Have CUDA graphs captured anew: those that there are have the priorities of their old streams."""
+        rollout = self.trainer.rollout
+        assert isinstance(rollout, RolloutWorker)  # or it could not be wrapped
+        rollout.forget_captured()
 
     @property
     def iterations(self) -> int:
@@ -120,6 +141,10 @@ def embodied(
         raise ConfigurationError(
             f"the schedule {config.schedule} is no program of nodes", hint="optimise --schedule colocated"
         )
+    if config.train_pipe or config.env_prefetch:
+        raise ConfigurationError(
+            "overlap by --train-pipe or --env-prefetch is no program of nodes", hint="leave them away"
+        )
     torch = need("torch", why="a policy")
     cuda = config.device.startswith("cuda")
     if not cuda:
@@ -130,19 +155,20 @@ def embodied(
         first_one = trainer.env.simulator
         stack.callback(first_one.close)
 
-        def with_share(percent: int | None) -> Simulator:
-            return make_simulator(replace(config, simulator_sm_percent=percent))
+        def made(key: int | tuple[tuple[str, Any], ...] | None) -> Simulator:
+            changes = dict(key) if isinstance(key, tuple) else {"simulator_sm_percent": key}
+            return make_simulator(replace(here.config, **changes))
 
         further = []
         for _ in range(spares):
-            further.append(Exchangeable(make_simulator(config), with_share))
+            further.append(Exchangeable(make_simulator(config), made))
             stack.callback(further[-1].close)
-        simulator = Exchangeable(first_one, with_share, further)
+        simulator = Exchangeable(first_one, made, further)
         trainer.env.simulator = simulator
         stack.callback(simulator.close)
         first = 0
         if resume is not None and resume.exists():
-            first = checkpoint.load(resume, trainer, config.to_dict())
+            first = checkpoint.load(resume, trainer, config.to_dict(), may_differ=LEVER_FIELDS)
         wrapped = wrap_trainer(trainer, further)
         stack.callback(wrapped.unwrap)
         train = Counter(trainer, first)
@@ -173,8 +199,8 @@ def embodied(
             call_bytes=memory.estimates,
             meter=memory.watch if cuda else None,
         )
-        free = memory.free() if cuda else None
-        yield Embodied(trainer, wrapped, workload, train, simulator, free)
+        here = Embodied(trainer, wrapped, workload, train, simulator, config, memory if cuda else None)
+        yield here
 
 
 def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further: list[Any]) -> ActivitySource:

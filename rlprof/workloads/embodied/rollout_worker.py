@@ -99,18 +99,19 @@ class RolloutWorker:
 
     def offload(self, device: str = "cpu") -> None:
         """Move the weights off the accelerator; CUDA graphs of them are of no use then."""
-        self._forget()
+        self.forget_captured()
         if device == "cpu":
             self._host.offload(tensors_of(self.policy))
 
     def reload(self, device: str) -> None:
         """Move the weights back; CUDA graphs are captured anew, as RLinf does."""
         if any(tensor.device.type == "cpu" for tensor in tensors_of(self.policy)):
-            self._forget()
+            self.forget_captured()
         if device != "cpu":
             self._host.reload(tensors_of(self.policy), device)
 
-    def _forget(self) -> None:
+    def forget_captured(self) -> None:
+        """Have CUDA graphs captured anew: weights have moved, or streams have other priorities."""
         captured = getattr(self.policy, "captured", None)
         if captured is not None:
             captured.forget()

@@ -136,7 +136,9 @@ class _Chain:
                 self._point, self._prefix, self._features, self._noise, self._moment[0], self._moment[1]
             )
 
-        current, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream()
+        # kernels of a graph keep the priority of the stream they were captured from
+        aside = torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
         with torch.no_grad():
             with torch.cuda.stream(aside):

@@ -1,0 +1,246 @@
+"""Options of embodied RL that several commands take: what is trained, and where it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.config import Config
+
+
+class Policy(StrEnum):
+    """Vision-language-action policies."""
+
+    PI0 = "pi0"
+    PI05 = "pi05"
+    OPENVLA_OFT = "openvla_oft"
+    GR00T = "gr00t"
+
+
+class Simulator(StrEnum):
+    """Robot simulators."""
+
+    MUJOCO_ARM = "mujoco_arm"
+    MUJOCO_WARP = "mujoco_warp"
+    LIBERO = "libero"
+
+
+class Rendering(StrEnum):
+    """Who draws the images of libero."""
+
+    EGL = "egl"
+    EGL_ONE = "egl-one"
+    OSMESA = "osmesa"
+
+
+class Algorithm(StrEnum):
+    """Algorithms."""
+
+    PPO = "ppo"
+    GRPO = "grpo"
+
+
+class Schedule(StrEnum):
+    """What runs where and when."""
+
+    COLOCATED = "colocated"
+    COLOCATED_PIPE = "colocated-pipe"
+    HYBRID = "hybrid"
+    HYBRID_PIPE = "hybrid-pipe"
+    ASYNC = "async"
+
+
+class Preset(StrEnum):
+    """Sizes."""
+
+    TINY = "tiny"
+    EXACT = "exact"
+    H200 = "h200"
+
+
+class Scope(StrEnum):
+    """Over what samples are shuffled and advantages normalised."""
+
+    ROLLOUT = "rollout"
+    EPOCH = "epoch"
+
+
+class Train(StrEnum):
+    """What is trained."""
+
+    FULL = "full"
+    EXPERT = "expert"
+    LORA = "lora"
+
+
+def _number(meaning: str, least: int = 1) -> Any:
+    return typer.Option(metavar="N", min=least, help=meaning, show_default="of the preset")
+
+
+def options(
+    *,
+    policy: Annotated[Policy, typer.Option(help="The policy.")] = Policy.PI0,
+    simulator: Annotated[Simulator, typer.Option(help="The simulator.")] = Simulator.MUJOCO_ARM,
+    algorithm: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.PPO,
+    schedule: Annotated[Schedule, typer.Option(help="What runs where and when.")] = Schedule.COLOCATED,
+    preset: Annotated[Preset, typer.Option(help="tiny: learns on a CPU. exact: same bits.")] = Preset.TINY,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
+    envs: Annotated[int | None, _number("Environments.")] = None,
+    rollout_epochs: Annotated[int | None, _number("Rollout epochs of an iteration.")] = None,
+    chunks: Annotated[int | None, _number("Chunks of an epoch.")] = None,
+    chunk_steps: Annotated[int | None, _number("Actions of a chunk.")] = None,
+    episode_steps: Annotated[int | None, _number("Actions of an episode.")] = None,
+    group: Annotated[int | None, _number("Environments that start alike.")] = None,
+    update_epochs: Annotated[int | None, _number("Passes over the samples.")] = None,
+    global_batch: Annotated[int | None, _number("Samples of an optimiser step.")] = None,
+    micro_batch: Annotated[int | None, _number("Samples of one forward and backward pass.")] = None,
+    denoise_steps: Annotated[int | None, _number("Denoise steps of a flow head.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Of Adam.", show_default="of the preset")
+    ] = None,
+    minibatch_scope: Annotated[
+        Scope | None, typer.Option(help="Over what samples are shuffled.", show_default="rollout")
+    ] = None,
+    train: Annotated[
+        Train | None, typer.Option(help="What is trained.", show_default="of the preset")
+    ] = None,
+    workers: Annotated[int | None, _number("Processes of the simulator; 0: in this one.", 0)] = None,
+    cameras: Annotated[int | None, _number("Cameras.", 0)] = None,
+    image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
+    substeps: Annotated[
+        int | None, typer.Option(metavar="N", min=5, help="Physics steps of an action (mujoco_warp).")
+    ] = None,
+    objects: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Loose objects of the scene (mujoco_warp).")
+    ] = None,
+    rendering: Annotated[
+        Rendering | None,
+        typer.Option(
+            help="Who draws (libero): a GL context for each environment, one process for all, or the CPU.",
+            show_default="egl",
+        ),
+    ] = None,
+    shadows: Annotated[
+        bool | None,
+        typer.Option("--shadows/--no-shadows", help="Shadows, multisampling (libero).", show_default="by GL"),
+    ] = None,
+    every_action: Annotated[
+        bool | None,
+        typer.Option("--every-action", help="Draw after every action, not every chunk (libero)."),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=10, help="Tasks (libero).", show_default="3")
+    ] = None,
+    auto_reset: Annotated[
+        bool | None, typer.Option("--auto-reset", help="Environments reset by themselves.")
+    ] = None,
+    staggered: Annotated[
+        bool | None, typer.Option("--staggered", help="First episodes begin at random phases.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Like cuda:0.", show_default="of the preset")
+    ] = None,
+    rollout_device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="A GPU of the rollouts' own.", show_default="as --device"),
+    ] = None,
+    rollout_process: Annotated[
+        bool | None, typer.Option("--rollout-process", help="Rollouts in a process of their own.")
+    ] = None,
+    simulator_sm_percent: Annotated[
+        int | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="The simulator's share of the SMs, by MPS."),
+    ] = None,
+    rollout_sm_percent: Annotated[
+        int | None,
+        typer.Option(metavar="PERCENT", min=1, max=100, help="The rollout process' share, by MPS."),
+    ] = None,
+    cuda_graph: Annotated[
+        bool | None,
+        typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),
+    ] = None,
+    train_pipe: Annotated[
+        bool | None,
+        typer.Option("--train-pipe", help="Train on an epoch before the next one is there."),
+    ] = None,
+    env_prefetch: Annotated[
+        bool | None,
+        typer.Option("--env-prefetch", help="Begin the next episodes while training runs."),
+    ] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.01, help="Longest time of a call of the simulator."
+        ),
+    ] = None,
+) -> None:
+    """Carry the options: names are those of `Config`, None leaves a value to the preset."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Values of the options that are of the workload.
+
+    Parameters
+    ----------
+    preset : str
+        Name.
+    values : mapping of str to value
+        Of `rlprof.workloads.embodied.config.Config`; those that were not given are not there.
+    """
+
+    preset: str
+    values: Mapping[str, Any]
+
+    def config(self, **further: Any) -> Config:
+        """Return the configuration.
+
+        Parameters
+        ----------
+        **further
+            Values for what was not given.
+
+        Raises
+        ------
+        ConfigurationError
+            If values do not fit together.
+        """
+        from rlprof.workloads.embodied.config import configure
+
+        return configure(self.preset, **{**further, **self.values})
+
+
+def with_workload(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the workload to a command, behind its first one; it gets them as ``given``.
+
+    Parameters
+    ----------
+    command : callable
+        Its further parameters are options of its own.
+    """
+    shared = inspect.signature(options, eval_str=True).parameters
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["given"]
+    first, *rest = own.values()
+    parameters = [first, *shared.values(), *rest]
+
+    def run(**values: Any) -> None:
+        taken = {name: values.pop(name) for name in shared}
+        named = {
+            name: value.value if isinstance(value, StrEnum) else value
+            for name, value in taken.items()
+            if value is not None
+        }
+        command(given=Given(named.pop("preset"), named), **values)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    # typer asks for both
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

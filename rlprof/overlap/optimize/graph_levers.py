@@ -1,0 +1,193 @@
+"""Levers of a selected graph: the number of parts of its splits, and which component's stream goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.errors import IllegalTransformationError, OverlapError
+from rlprof.overlap.legality import check
+from rlprof.overlap.optimize.levers import Value
+from rlprof.overlap.optimize.steps import Step, derive
+from rlprof.overlap.optimize.workload import Measurement, Workload
+from rlprof.unavailable import Unavailable
+
+#: Numbers of parts that are tried beside that of the selected graph.
+PARTS = (2, 3, 4)
+#: Priority of a CUDA stream that goes first; others have 0.
+HIGH = -1
+
+
+@dataclass
+class Selected:
+    """The graph that runs, while its levers are tried.
+
+    Parameters
+    ----------
+    workload : Workload
+        What it runs in.
+    graph : CallGraph
+        The graph.
+    steps : tuple of Step
+        From the native one to it.
+    refuse : callable
+        Says why a graph cannot be run here; None if it can.
+    streams : dict of str to int
+        Priorities of CUDA streams by component.
+    """
+
+    workload: Workload
+    graph: CallGraph
+    steps: tuple[Step, ...]
+    refuse: Callable[[CallGraph], str | None] = lambda _: None
+    streams: dict[str, int] = field(default_factory=dict)
+
+    def iterate(self) -> tuple[str, Measurement]:
+        """Train one iteration by the graph, as it is set."""
+        told = "".join(f", {name} first" for name in self.streams)
+        return f"{self.graph.hash}{told}", self.workload.iteration(self.graph)
+
+
+def regrouped(steps: Sequence[Step], parts: int) -> tuple[Step, ...]:
+    """Return steps that split into another number of parts; splits at chosen places stay as they are."""
+    found = []
+    for one in steps:
+        options = dict(one.options)
+        if "groups" in options and "cuts" not in options:
+            options["groups"] = parts
+        found.append(replace(one, options=tuple(options.items())))
+    return tuple(found)
+
+
+class Groups:
+    """Number of parts of all splits; see `rlprof.overlap.optimize.levers.Lever`.
+
+    Parameters
+    ----------
+    selected : Selected
+        The graph.
+    wanted : tuple of int, Unavailable or None
+        Numbers to try, or why none is; None: `PARTS`.
+    """
+
+    name = "groups"
+
+    def __init__(self, selected: Selected, wanted: Sequence[Value] | Unavailable | None = None) -> None:
+        self._selected, self._wanted = selected, wanted
+        parts = [dict(s.options).get("groups") for s in selected.steps]
+        self._present: Value = next((n for n in parts if isinstance(n, int)), None)
+        self._made: dict[Value, tuple[CallGraph, tuple[Step, ...]]] = {
+            self._present: (selected.graph, selected.steps)
+        }
+
+    @property
+    def present(self) -> Value:
+        """Parts of the first split."""
+        return self._present
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say other numbers."""
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if self._present is None:
+            return Unavailable("the selected graph splits nothing")
+        return tuple(n for n in self._wanted or PARTS if n != self._present)
+
+    def use(self, value: Value) -> None:
+        """Run the graph with so many parts.
+
+        Raises
+        ------
+        OverlapError
+            If that is not legal, or cannot be run here.
+        """
+        if value not in self._made:
+            self._made[value] = self._derived(int(value or 0))
+        self._selected.graph, self._selected.steps = self._made[value]
+
+    def _derived(self, parts: int) -> tuple[CallGraph, tuple[Step, ...]]:
+        native = self._selected.workload.native
+        steps = regrouped(self._selected.steps, parts)
+        graph = derive(native, steps)
+        if refusals := check(native, graph):
+            first = refusals[0]
+            raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
+        if (why := self._selected.refuse(graph) or self._selected.workload.check(graph)) is not None:
+            raise OverlapError(why)
+        return graph, steps
+
+    def refused(self) -> str | None:
+        """It is one number or another."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """Make a number the present one."""
+        self._present = value
+
+
+class Prioritised(Protocol):
+    """A workload whose streams have priorities."""
+
+    def set_stream_priorities(self, priorities: Mapping[str, int]) -> None:
+        """Priorities by component of what runs from now on."""
+        ...
+
+
+class Priorities:
+    """Whose CUDA stream goes first; see `Groups`. A value is a component, or None.
+
+    Parameters
+    ----------
+    selected : Selected
+        The graph.
+    workload : Prioritised
+        What runs it.
+    components : tuple of str or Unavailable
+        Components whose CUDA work is launched from this process; why it makes no difference.
+    changed : callable, optional
+        Told that priorities have changed: what was captured from a stream has its old one.
+    """
+
+    name = "priorities"
+
+    def __init__(
+        self,
+        selected: Selected,
+        workload: Prioritised,
+        components: Sequence[str] | Unavailable,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._selected, self._workload = selected, workload
+        self._components, self._changed = components, changed
+        self._present: Value = next(iter(selected.streams), None)
+
+    @property
+    def present(self) -> Value:
+        """The component that goes first."""
+        return self._present
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say the components."""
+        if isinstance(self._components, Unavailable):
+            return self._components
+        if len(self._selected.graph.streams) < 2:
+            return Unavailable("nothing overlaps in the selected graph")
+        return tuple(c for c in self._components if c != self._present)
+
+    def use(self, value: Value) -> None:
+        """Let a component's streams go first, or nobody's."""
+        priorities = {} if value is None else {str(value): HIGH}
+        if priorities != self._selected.streams:
+            self._selected.streams = priorities
+            self._workload.set_stream_priorities(priorities)
+            self._changed()
+
+    def refused(self) -> str | None:
+        """Streams take what they are given."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """Make a component the present one."""
+        self._present = value

@@ -1,0 +1,318 @@
+"""Levers of embodied training: which there are here, their values, and how the program changes to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlprof.errors import UnreadableError
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.levers import Lever, Value
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.nodes import ENV
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+
+if TYPE_CHECKING:
+    from rlprof.overlap.callgraph import CallGraph
+    from rlprof.workloads.embodied.optimize import Embodied
+
+#: Levers, and the options that fix them; those of the graph have none.
+LEVERS: dict[str, tuple[str, ...]] = {
+    "cuda-graph": ("cuda_graph",),
+    "rendering": ("rendering",),
+    "workers": ("workers",),
+    "groups": (),
+    "priorities": (),
+}
+#: Values of `Config` that levers change.
+LEVER_FIELDS = ("cuda_graph", "rendering", "shadows", "workers")
+#: Values to try in place of those that are found here; a reason: the lever is not to be tried.
+Wanted = Mapping[str, "tuple[Value, ...] | Unavailable | None"]
+
+
+def wanted_levers(text: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read which levers are to be tried.
+
+    Parameters
+    ----------
+    text : str or None
+        ``name,name=value/value``, or ``none``; None: all but those that an option fixes.
+    given : mapping of str to value
+        Options that were given.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such lever, or a value is none of it.
+    """
+    if text is None:
+        return {name: _fixed(name, given) for name in LEVERS}
+    if text.strip() in ("", "none"):
+        return {}
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, has_values, values = part.strip().partition("=")
+        if name not in LEVERS:
+            raise ConfigurationError(
+                f"no lever is called {name!r}", hint=f"use {', '.join(LEVERS)}, or none alone"
+            )
+        found[name] = tuple(_value(name, v) for v in values.split("/")) if has_values else None
+    return found
+
+
+def _fixed(name: str, given: Mapping[str, Any]) -> Unavailable | None:
+    for field in LEVERS[name]:
+        if field in given:
+            return Unavailable(f"--{field.replace('_', '-')} is given, which fixes it")
+    return None
+
+
+def _value(name: str, text: str) -> Value:
+    if name in ("workers", "groups"):
+        least = 1 if name == "workers" else 2
+        if text.isdecimal() and int(text) >= least:
+            return int(text)
+        raise ConfigurationError(f"{name}={text}", hint=f"give numbers from {least} on, such as {name}=2/4")
+    if name == "rendering":
+        from rlprof.workloads.embodied.simulators.libero import RENDERINGS
+
+        if text in RENDERINGS:
+            return text
+        raise ConfigurationError(f"rendering={text}", hint=f"give {', '.join(RENDERINGS)}")
+    raise ConfigurationError(f"{name} takes no values", hint=f"give {name} alone")
+
+
+def setting_levers(here: Embodied, wanted: Wanted) -> list[Lever]:
+    """Levers that change settings of the program, in the order in which they are tried."""
+    made: dict[str, type[CudaGraph | Rendering | Workers]] = {
+        "cuda-graph": CudaGraph,
+        "rendering": Rendering,
+        "workers": Workers,
+    }
+    return [made[name](here, values) for name, values in wanted.items() if name in made]
+
+
+def changed_by_levers(before: Config, after: Config) -> dict[str, Any]:
+    """Values that levers have changed: what a graph file demands of a run."""
+    values = {name: getattr(after, name) for name in LEVER_FIELDS}
+    return {name: value for name, value in values.items() if value != getattr(before, name)}
+
+
+def kept_levers(*files: Path | None) -> dict[str, Any]:
+    """Values of the configuration with which graphs were selected: runs that are compared have the same.
+
+    Raises
+    ------
+    UnreadableError
+        If a file is no graph file, or names what is no lever.
+    """
+    found: dict[str, Any] = {}
+    for path in files:
+        if path is not None:
+            levers = GraphFile.read(path).facts.get("levers") or {}
+            if unknown := sorted(set(levers) - set(LEVER_FIELDS)):
+                raise UnreadableError(f"has a lever {unknown[0]!r}", where=path, hint="optimise again")
+            found |= levers
+    return found
+
+
+def check_levers(config: Config, levers: Mapping[str, Any]) -> None:
+    """Make sure that a configuration has the levers with which a graph was selected.
+
+    Raises
+    ------
+    ConfigurationError
+        If it has others.
+    """
+    for name, value in levers.items():
+        if getattr(config, name, None) != value:
+            raise ConfigurationError(
+                f"the graph was selected with {name} {value}, and {getattr(config, name, None)} is set",
+                hint=f"leave --{name.replace('_', '-')} away, or optimise with it",
+            )
+
+
+def stream_components(here: Embodied, graph: CallGraph) -> tuple[str, ...] | Unavailable:
+    """Components whose CUDA work is launched from this process and may be waited for by another's here.
+
+    Priorities hold within a process: a simulator in processes of its own is in none of its streams.
+    """
+    config = here.config
+    if not config.device.startswith("cuda"):
+        return Unavailable(f"{config.device} has no streams")
+    components = {spec.component for spec in graph.nodes.values() if spec.component}
+    if here.simulator.process_ids:
+        components.discard(ENV)
+    if not _at_once(graph, components):
+        return Unavailable(
+            "no two components that compute in this process overlap in the selected graph;"
+            " streams of other processes have priorities of their own"
+        )
+    return tuple(sorted(components))
+
+
+def _at_once(graph: CallGraph, components: Collection[str]) -> bool:
+    """Whether some stream of the graph has calls of one component alone, and another one of another."""
+    streams = [
+        {graph.nodes[graph.by_id[call].node].component for call in stream} & set(components)
+        for stream in graph.streams
+    ]
+    return len(set().union(*streams)) > 1 and sum(bool(s) for s in streams) > 1
+
+
+class CudaGraph:
+    """Denoise steps as CUDA graphs; see `rlprof.overlap.optimize.levers.Lever`.
+
+    Parameters
+    ----------
+    here : Embodied
+        What is optimised.
+    wanted : tuple of value, Unavailable or None
+        As in `Wanted`.
+    """
+
+    name = "cuda-graph"
+
+    def __init__(self, here: Embodied, wanted: Sequence[Value] | Unavailable | None = None) -> None:
+        self._here, self._wanted = here, wanted
+        rollout = here.trainer.rollout
+        assert isinstance(rollout, RolloutWorker)
+        self._policy = rollout.policy
+        self._steps: Any = getattr(self._policy, "captured", None)
+
+    @property
+    def present(self) -> Value:
+        """Whether steps are captured."""
+        return self._here.config.cuda_graph
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say the other one of yes and no."""
+        config = self._here.config
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if not config.device.startswith("cuda"):
+            return Unavailable(f"rollouts compute on {config.device}, which has no CUDA graphs")
+        if not config.policy_size.denoise_steps:
+            return Unavailable(f"{config.policy} has no denoise steps")
+        if config.policy_size.by_row:
+            return Unavailable(f"the preset {config.preset} computes sample by sample")
+        return (not config.cuda_graph,)
+
+    def use(self, value: Value) -> None:
+        """Capture steps, or run them eagerly; graphs that were captured are kept meanwhile."""
+        if value and self._steps is None:
+            self._policy.capture()
+            self._steps = self._policy.captured
+        self._policy.captured = self._steps if value else None
+
+    def refused(self) -> str | None:
+        """Why steps ran eagerly."""
+        captured = self._policy.captured
+        return None if captured is None or captured.refused is None else str(captured.refused)
+
+    def keep(self, value: Value) -> None:
+        """Drop the graphs if steps run eagerly."""
+        self._here.config = replace(self._here.config, cuda_graph=bool(value))
+        if not value:
+            self._steps = None
+
+
+class _Exchanged:
+    """A lever for which the simulator is exchanged, with its state."""
+
+    name: str
+
+    def __init__(self, here: Embodied, wanted: Sequence[Value] | Unavailable | None = None) -> None:
+        self._here, self._wanted = here, wanted
+
+    @property
+    def present(self) -> Value:
+        raise NotImplementedError
+
+    def changes(self, value: Value) -> dict[str, Any]:
+        """Values of the configuration."""
+        raise NotImplementedError
+
+    def use(self, value: Value) -> None:
+        """Let a simulator of this value work, in the state of the one before."""
+        key = None if value == self.present else tuple(self.changes(value).items())
+        self._here.simulator.use(key, beside=False)  # spare ones do no work before there is a graph
+
+    def refused(self) -> str | None:
+        """It is one or the other."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """End the other simulators, and let spare ones be like it."""
+        self._here.simulator.settle()
+        self._here.config = replace(self._here.config, **self.changes(value))
+
+
+class Rendering(_Exchanged):
+    """Where images are drawn; see `CudaGraph`. What is drawn stays alike: shadows are as they were."""
+
+    name = "rendering"
+
+    @property
+    def present(self) -> Value:
+        """One of `RENDERINGS`."""
+        return self._here.config.rendering or "egl"
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say the other places."""
+        from rlprof.workloads.embodied.simulators.libero import RENDERINGS
+
+        config = self._here.config
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if config.simulator != "libero":
+            return Unavailable(f"where {config.simulator} draws cannot be chosen")
+        if not config.cameras:
+            return Unavailable("no images are drawn")
+        return tuple(r for r in self._wanted or RENDERINGS if r != self.present)
+
+    def changes(self, value: Value) -> dict[str, Any]:
+        """Values of the configuration."""
+        config = self._here.config
+        # by itself osmesa leaves shadows away: that would be other work
+        shadows = self.present != "osmesa" if config.shadows is None else config.shadows
+        return {"rendering": value, "shadows": shadows}
+
+
+class Workers(_Exchanged):
+    """Processes of the simulator; see `CudaGraph`."""
+
+    name = "workers"
+
+    @property
+    def present(self) -> Value:
+        """How many there are."""
+        return min(self._here.config.workers, self._here.config.envs)
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say other numbers: those that give all processes as many environments, within the cores."""
+        config = self._here.config
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if config.simulator == "mujoco_warp":
+            return Unavailable("all environments of mujoco_warp are in one process")
+        if not config.workers:
+            return Unavailable("the simulator is in this process")
+        tried = self._wanted or processes_to_try(config.envs, len(os.sched_getaffinity(0)))
+        return tuple(n for n in tried if n != self.present and int(n or 0) <= config.envs)
+
+    def changes(self, value: Value) -> dict[str, Any]:
+        """Values of the configuration."""
+        return {"workers": value}
+
+
+def processes_to_try(envs: int, cores: int) -> tuple[int, ...]:
+    """Numbers of processes for so many environments: one core each, all equally busy, and half as many."""
+    most = min(envs, cores)
+    even = -(-envs // -(-envs // most))  # the fewest with which none has more environments
+    return tuple(sorted({most, even, max(1, even // 2)}))
