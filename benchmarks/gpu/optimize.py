@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu.optimize --out OUT --simulator mujoco_warp --seconds 480
 
-Makes one trainer, records it, tries one overlap by hand, lets the optimiser search, and runs the four
-schedules, the graph of each round and the native loop interleaved. The result is written after every step, so
-that a kill loses nothing; a step that fails says so and stops nothing that does not need it.
+Makes one trainer, records it, bounds what overlap can gain, tries one overlap by hand, lets the optimiser
+search, and runs the four schedules, the graph of each round and the native loop interleaved. Results and
+medians are written after every step, so that a kill loses nothing; a step that fails says so and stops nothing
+that does not need it. With ``--graph`` an earlier call's graph takes the place of the search.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import shutil
+import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -20,7 +23,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration, shortened
+from benchmarks.gpu.solo import Solo
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
@@ -47,10 +51,18 @@ class Run:
         self.graphs: dict[str, Any] = {"native": None}
         self.longest_s: dict[str, float] = {}
         self.memory = False
+        self.native_profile: Any = None
+        self.least: Any = None
         self.steps: Any = ()
         self.by_hand_steps: Any = ()
         self.levels: Any = ()
         self.shares: dict[str, int] = {}
+
+    @property
+    def measurements(self) -> Path:
+        """What the search has measured."""
+        found: Path = self.args.out / f"measurements{self.args.name}.jsonl"
+        return found
 
     @property
     def left_s(self) -> float:
@@ -94,12 +106,25 @@ class Run:
             result = optimize(SimulatedWorkload(program.graph, program.model))
             found["steps"] = [str(s) for s in result.steps]
             assert result.steps
-        with self.report.step("probe_device") as found:
+        with self.report.step("probe_device") as found, self.own_share():
             torch = self.gpu.torch
             x = torch.ones(512, 512, device=self.config.device)
             found["sum"] = float((x @ x).sum())
             found["state"] = str(self.gpu.state())
             found.update(self.gpu.memory())
+
+    @contextmanager
+    def own_share(self) -> Iterator[None]:
+        """Variables of MPS for this process alone, which reads them when it makes its context."""
+        percent = self.args.trainer_percent
+        mine = {} if percent is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
+        mine |= {"CUDA_MPS_CLIENT_PRIORITY": "1"} if self.args.trainer_below else {}
+        os.environ.update(mine)
+        try:
+            yield
+        finally:
+            for name in mine:
+                del os.environ[name]
 
     def build(self, stack: ExitStack) -> None:
         """Simulators, policy, and a recording of two iterations."""
@@ -127,8 +152,41 @@ class Run:
             self.seen = watch(here.trainer)
 
     def first(self) -> None:
-        """One native iteration: how long everything will take."""
-        self.iteration("native", "warm", warm=True)
+        """One native iteration, call by call: how long everything takes, and what overlap can gain at most."""
+        from rlprof.overlap.optimize.store import Store, key_of
+
+        workload = self.here.workload
+        with self.report.step("native_profile") as found:
+            began = time.monotonic()
+            with Solo(self.config.device, self.here.simulator) as solo:
+                self.native_profile = workload.profile(workload.native)
+            self.seen.take(0)
+            self.longest_s["native"] = time.monotonic() - began
+            found["wall_s"] = round(self.native_profile.measurement.time_s, 3)
+            found["source"] = self.native_profile.source
+            found.update(solo.to_dict())
+            # the search begins with what was profiled here
+            store = Store(self.measurements)
+            key = key_of(workload.key, "profile", workload.native.hash)
+            store.put(key, "profile", self.native_profile.to_dict())
+        if self.native_profile is None:
+            return
+        with self.report.step("bound") as found:
+            from rlprof.overlap.optimize.bound import bound, sm_resource
+
+            windows = self.native_profile.windows
+            durations = {w.node: w.mean_s for w in windows}
+            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources()}
+            least = bound(workload.native, durations, resources)
+            whole = bound(workload.native, durations, resources, whole_batches=True)
+            self.least = {"any graph": least, "graphs of whole batches": whole}
+            self.report.document["bound"] = {k: v.to_dict() for k, v in self.least.items()}
+            for name, one in self.least.items():
+                found[name] = f"{one.least_s:.2f} s ({one.binding})"
+                print(
+                    f"   {name}: " + ", ".join(f"{x.name} {x.least_s:.2f} s" for x in one.limits), flush=True
+                )
+            found["unknown"] = str(least.unknown)
 
     def by_hand(self) -> None:
         """One overlap without any search: of two epochs with a spare simulator, else of two halves."""
@@ -199,7 +257,7 @@ class Run:
             log = DecisionLog(
                 args.out / f"decisions{args.name}.jsonl", listen=lambda t: print(f"   {t[:300]}", flush=True)
             )
-            store = Store(args.out / f"measurements{args.name}.jsonl")
+            store = Store(self.measurements)
             result = optimize(self.here.workload, options, log=log, store=store)
             self.seen.take(0)  # records of the iterations that were trained here are of no further use
             made = document(
@@ -257,6 +315,7 @@ class Run:
                 trials=args.quota_trials,
                 rule=Rule(confidence=0.9, most_pairs=args.pairs),
                 budget_s=args.quota_share * self.left_s,
+                sweep_every=args.quota_sweep,
                 say=lambda text: print(f"   {text}", flush=True),
             )
             self.seen.take(0)
@@ -273,25 +332,55 @@ class Run:
                 self.graphs["with quota"] = self.graphs[name]
 
     def variants(self) -> None:
-        """Complete iterations of every order in turn."""
-        names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
-        if "with quota" in self.graphs:
-            names.append("with quota")
-        rounds = [n for n in self.graphs if n.startswith("round ")]
-        if len(rounds) > 1:  # with one, it is the optimised graph
-            names.append(rounds[0])
+        """Complete iterations of every order in turn; those that only complete the picture get fewer."""
+        names = self.names()
         for turn in range(self.args.counted + 1):
             for name in names:
-                known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
-                if self.left_s < 1.1 * known:
-                    print(f"   {name}: LEFT OUT, {1.1 * known:.0f} s are not left", flush=True)
-                    continue
                 if turn == 0 and name in self.longest_s:
                     continue  # it has run before: warm
-                self.iteration(name, str(turn), warm=turn == 0)
+                short = turn == 0 and name not in self.graphs
+                if turn > self.args.counted_others and self.settled(name):
+                    continue
+                known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
+                need_s = (0.4 if short else 1.1) * known
+                if self.left_s < need_s:
+                    print(f"   {name}: LEFT OUT, {need_s:.0f} s are not left", flush=True)
+                    continue
+                self.iteration(name, str(turn), warm=turn == 0, short=short)
+                self.summary(show=False)
 
-    def iteration(self, name: str, turn: str, *, warm: bool = False) -> None:
-        """Train one iteration in an order."""
+    def names(self) -> list[str]:
+        """Orders to run, each graph once."""
+        names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
+        names += [n for n in ("with quota",) if n in self.graphs]
+        rounds = [n for n in self.graphs if n.startswith("round ")]
+        names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
+        best = self.graphs.get("optimised")
+        hand = self.graphs.get("by hand")
+        if best is not None and hand is not None and best.hash == hand.hash:
+            names = [n for n in names if n != "by hand"]
+        return names
+
+    def settled(self, name: str) -> bool:
+        """Whether further iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
+        if name in ("native", "optimised", "with quota"):
+            return False
+        if name in self.graphs:
+            return "optimised" in self.graphs
+        walls = self.walls()
+        others = [w for n, w in walls.items() if n in BASELINES and n != name]
+        return name in walls and any(min(walls[name]) > 1.03 * max(w) for w in others)
+
+    def walls(self) -> dict[str, list[float]]:
+        """Seconds of the counted iterations of each order."""
+        found: dict[str, list[float]] = {}
+        for row in self.report.document["iterations"]:
+            if not row["warm_up"]:
+                found.setdefault(row["variant"], []).append(row["wall_s"])
+        return found
+
+    def iteration(self, name: str, turn: str, *, warm: bool = False, short: bool = False) -> None:
+        """Train one iteration in an order; a short one warms up what a schedule needs."""
         from rlprof.reproduce.rose.samples import summary
         from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.drivers import make_driver
@@ -300,7 +389,7 @@ class Run:
         from rlprof.workloads.embodied.runner import measured_iteration
 
         here = self.here
-        with self.report.step(f"{name}_{turn}") as found:
+        with self.report.step(f"{name}_{turn}") as found, shortened(here.trainer, short):
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
             share = self.shares.get("best level") if name == "with quota" else None
@@ -320,10 +409,11 @@ class Run:
                 if config.stage_schedule.offload:
                     here.trainer.rollout.reload(self.config.rollout_device or self.config.device)
                     here.trainer.actor.reload(self.config.device)
-            self.longest_s[name] = time.monotonic() - began
+            if not short:
+                self.longest_s[name] = time.monotonic() - began
             span = measured.spans["iteration"]
             active = here.workload.activity.between(span.start_ns, span.end_ns)
-            row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm}
+            row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm, "short": short}
             row["sm_activity"] = None if active is None else active.mean(span.start_ns, span.end_ns)
             row["over_time"] = None if active is None else summary(active, measured.spans)
             row |= {**self.gpu.memory(), "gpu": self.gpu.state()}
@@ -337,8 +427,9 @@ class Run:
                 again = replay_answers(here.trainer, measured.result["trajectories"], step, most_calls=4)
                 found.update(asdict(again))
 
-    def summary(self) -> None:
+    def summary(self, *, show: bool = True) -> None:
         """Medians of the counted iterations, and what the optimised order gains over the best other one."""
+        say = print if show else _nothing
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self.report.document["iterations"]:
             if not row["warm_up"]:
@@ -355,16 +446,31 @@ class Run:
                 "sm_activity": round(statistics.fmean(active), 4) if active else None,
                 "placement": of[0]["placement"],
             }
-            print(f"== {name}: {table[name]}", flush=True)
+            say(f"== {name}: {table[name]}", flush=True)
         best = min((t["wall_s"] for n, t in table.items() if n in BASELINES), default=None)
         for name in ("by hand", "optimised", "with quota", *(n for n in table if n.startswith("round "))):
             if best is not None and name in table:
-                table[name]["speedup_over_best_baseline"] = round(best / table[name]["wall_s"], 4)
-                print(
-                    f"== {name}: {table[name]['speedup_over_best_baseline']} x the best baseline", flush=True
-                )
+                table[name] |= self.compared(name, best, table[name]["wall_s"])
+                say(f"== {name}: {table[name]['speedup_over_best_baseline']} x the best baseline", flush=True)
+                for kind in self.least or ():
+                    most, share = table[name]["most_speedup"][kind], table[name]["share_of_bound"][kind]
+                    say(f"==   at most {most} x ({kind}): {100 * share:.0f} % of it", flush=True)
         self.report.document["summary"] = table
         self.report.write()
+
+    def compared(self, name: str, best_s: float, wall_s: float) -> dict[str, Any]:
+        """What an order gains over the best baseline, and how much of what is possible that is."""
+        found: dict[str, Any] = {"speedup_over_best_baseline": round(best_s / wall_s, 4)}
+        graph = self.graphs.get(name)
+        found["splits_batches"] = graph is not None and any(c.samples is not None for c in graph.calls)
+        bounds = self.least or {}
+        found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}
+        found["share_of_bound"] = {k: round(b.reached(best_s, wall_s), 4) for k, b in bounds.items()}
+        return found
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Say nothing."""
 
 
 def _write(path: Path, document: Any) -> None:
@@ -400,6 +506,12 @@ def main() -> None:
     add("--parts", default="optimise,variants")
     add("--variants", default=",".join((*BASELINES, "by hand", "optimised")))
     add("--counted", type=int, default=5, help="counted iterations of each order")
+    add(
+        "--counted-others",
+        type=int,
+        default=2,
+        help="of ablations, and of baselines clearly slower than another",
+    )
     add("--seconds", type=float, default=480.0)
     add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
     add("--optimise-seconds", type=float, default=300.0)
@@ -417,9 +529,15 @@ def main() -> None:
     add("--warm", action="store_true", help="run each form of a comparison once before it is measured")
     add("--activity", default="auto")
     add("--graph", type=Path, help="a graph.json: run it instead of searching")
+    add("--measured", type=Path, help="measurements.jsonl of an earlier call, which are not made again")
+    add("--trainer-percent", type=int, help="with --mps: share of the SMs of policy and training")
+    add("--trainer-below", action="store_true", help="with --mps: simulators' kernels go before the policy's")
     add("--memory", action="store_true", help="measure the memory of calls first, and check it")
     add("--quota-trials", type=int, default=2, help="runs of the comparison under each level")
     add("--quota-share", type=float, default=0.5, help="of the time left")
+    add(
+        "--quota-sweep", type=int, help="then also measure every so many levels, in what is left of that time"
+    )
     add("--level-step", type=int, default=4, help="percent between levels that are probed")
     add("--levels", help="percentages, in place of a probe")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
@@ -427,8 +545,17 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    signal.signal(signal.SIGTERM, _interrupt)
     with _mps(args.mps):
-        Run(args).all()
+        run = Run(args)
+        if args.measured is not None and not run.measurements.exists():
+            shutil.copyfile(args.measured, run.measurements)
+        run.all()
+
+
+def _interrupt(*_: Any) -> None:
+    """The end of the time: as Ctrl-C, so that what was found is written and processes are ended."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

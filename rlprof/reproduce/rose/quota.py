@@ -202,13 +202,16 @@ def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compa
     """Fig 10: the join without MPS, with it, and with the best quota; each over the time with MPS alone."""
     import polars as pl
 
-    frame = chosen(tables["quota"])
-    table, why = sweep(frame), cause(frame)
+    frame = tables["quota"]
+    table, why = sweep(frame), cause(chosen(frame))
     found = best(table)
-    together = frame.filter(pl.col("kind") == "together")["seconds"]
-    unmanaged = frame.filter(pl.col("kind") == "unmanaged")["seconds"]
-    base = float(together[0]) if len(together) else None
-    off = float(unmanaged[0]) if len(unmanaged) and base else None
+    off = None
+    off_why = why
+    for run in (chosen(frame), *frame.partition_by("file", "run", maintain_order=True)):
+        times = {kind: run.filter(pl.col("kind") == kind)["seconds"] for kind in ("unmanaged", "together")}
+        if all(len(t) for t in times.values()):
+            off, off_why = float(times["unmanaged"][0]) / float(times["together"][0]), cause(run)
+            break
     printed = {
         "off": paper.value("fig04", "simulation overlapped", "ManiSkill, MPS off"),
         "on": paper.value("table01", "simulation overlapped", "ManiSkill, batch 80, MPS on"),
@@ -223,9 +226,9 @@ def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compa
         Compared(
             "join without MPS over that with MPS",
             "1",
-            amount(off and base and off / base, missing="not measured without MPS"),
+            amount(off, missing="not measured without MPS"),
             over(printed["off"]),
-            why,
+            off_why,
         ),
         Compared(
             "join with the best quota over that with MPS alone",

@@ -20,7 +20,7 @@ from rlprof.overlap.optimize.comparison import affected, comparison
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, quota_search
+from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep
 from rlprof.overlap.quota.validation import Validation, validate
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.nodes import ACTOR, ENV, ROLLOUT
@@ -46,6 +46,8 @@ class Quotas:
         Local times by level.
     validation : Validation or None
         By complete iterations.
+    sweep : tuple of Trial
+        Local times over the whole range, as far as they were asked for.
     """
 
     level: Level | None
@@ -53,6 +55,7 @@ class Quotas:
     pair: EligiblePair | None = None
     search: QuotaSearch | None = None
     validation: Validation | None = None
+    sweep: tuple[Trial, ...] = ()
 
     @property
     def quotas(self) -> dict[str, int]:
@@ -67,6 +70,7 @@ class Quotas:
             "pair": None if self.pair is None else self.pair.to_dict(),
             "search": None if self.search is None else self.search.to_dict(),
             "validation": None if self.validation is None else self.validation.to_dict(),
+            "sweep": [trial.to_dict() for trial in self.sweep],
         }
 
 
@@ -91,6 +95,7 @@ def tune(
     trials: int = 2,
     rule: Rule | None = None,
     budget_s: float | None = None,
+    sweep_every: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Quotas:
     """Search the simulator's quota for a graph that is fixed (specification A, section 9).
@@ -115,6 +120,9 @@ def tune(
         Of the validation.
     budget_s : float, optional
         No trial is begun after so long.
+    sweep_every : int, optional
+        In what is left of the budget then also measure every so many levels, from the last one down: the
+        curve along which the search goes.
     say : callable, optional
         Told every trial.
 
@@ -140,7 +148,14 @@ def tune(
     def key(level: Level) -> int | None:
         return None if level == top else level.setting
 
+    known: dict[Level, Measurement | Unavailable] = {}
+
     def measure(level: Level) -> Measurement | Unavailable:
+        if level not in known:
+            known[level] = fresh(level)
+        return known[level]
+
+    def fresh(level: Level) -> Measurement | Unavailable:
         try:
             simulator.use(key(level))
             with workload.prepared(work, [graph]) as (trial,):
@@ -166,5 +181,9 @@ def tune(
 
     checked = validate(search, run, rule)
     found = None if checked.chosen == top else checked.chosen
+    curve: tuple[Trial, ...] = ()
+    if sweep_every is not None:
+        simulator.use(None, only=True)
+        curve = sweep(tuple(levels), measure, sweep_every, spent=spent)
     simulator.use(None if found is None else found.setting, only=True)
-    return Quotas(found, checked.reason, pair, search, checked)
+    return Quotas(found, checked.reason, pair, search, checked, curve)

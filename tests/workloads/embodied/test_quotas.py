@@ -64,8 +64,13 @@ def test_the_search_goes_through_and_training_stays_the_same(tmp_path: Path) -> 
             processes(here.simulator, 0, client=True),
             trials=1,
             rule=Rule(confidence=0.9, most_pairs=1),
+            sweep_every=2,
             say=said.append,
         )
+        if found.search is not None:  # the simulator had the slack: the whole range, nothing measured twice
+            assert [t.k for t in found.sweep] == [5, 3, 1]
+            levels = [line for line in said if line.startswith("level ")]
+            assert len(levels) == len({t.k for t in (*found.search.trials, *found.sweep)})
         # whoever has the slack here: it is said, and no share is kept that does not clearly pay
         assert found.level is None
         assert found.reason
