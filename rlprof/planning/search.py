@@ -6,22 +6,22 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from random import Random
 from threading import Thread, current_thread, main_thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from rlprof.errors import UsageError
 from rlprof.planning.algorithms import can_share, share_actor_critic
-from rlprof.planning.annealing import Annealer, Budget, Found, Record
-from rlprof.planning.baselines import concurrent_plan
+from rlprof.planning.annealing import Found, Record
 from rlprof.planning.candidates import Directory, directories
 from rlprof.planning.compiled import judge_of
 from rlprof.planning.errors import InfeasibleError
 from rlprof.planning.evaluate import Evaluation, Problem, evaluate
+from rlprof.planning.part import Part, Stop, Task, anneal_all, best_of, polished
 from rlprof.planning.plan import Plan
 from rlprof.planning.search_options import SearchOptions
 from rlprof.planning.space import Space
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 #: With a budget of evaluations the search is divided into parts of at least so many, whatever the number of
 #: workers, so that its result does not depend on that.
 LEAST_PART, MOST_PARTS = 5_000, 8
-#: Share of the time that is kept for polishing.
-POLISH_FRAC = 0.1
-#: A structure whose best plan has less than this share of the best throughput is not polished.
-POLISHED_FRAC = 0.9
 
 
 @dataclass(frozen=True)
@@ -132,24 +128,31 @@ def search(
     ------
     InfeasibleError
         If no plan that was tried fits; says which GPU lacks how much in the one that misses by least.
+    UsageError
+        If plans to start from are given, and none of them is a plan of this problem.
     """
     began = monotonic()
     problems = structures(problem, options)
     spaces = _spaces(problems, options)
+    if start and not any(space.state(plan) is not None for space in spaces for plan in start):
+        raise UsageError(
+            "none of the plans to start from is a plan of this problem",
+            hint="resume with pipeline, workload and cluster that they were found for",
+        )
     cores = workers or len(os.sched_getaffinity(0))
     parts = cores
     if options.evaluations is not None:
         parts = max(1, min(MOST_PARTS, options.evaluations // LEAST_PART))
     workers = min(parts, cores)
     deadline = began + options.seconds if options.seconds is not None else math.inf
-    tasks = [_Task(spaces, options, tuple(start), part, parts, deadline) for part in range(parts)]
+    tasks = [Task(spaces, options, tuple(start), part, parts, deadline) for part in range(parts)]
     if workers == 1:
         done = [_run_here(task, options, progress, began) for task in tasks]
     else:
         _ = [judge_of(space) for space in spaces[:1]]
         done = _run_in_processes(tasks, workers, options, progress, began)
     if options.polish and options.evaluations is not None and not any(p.interrupted for p in done):
-        done += _polished(tasks[0], done, began)
+        done += polished(tasks[0], done, began)
     return _combine(spaces, options, done, monotonic() - began, len(tasks), workers)
 
 
@@ -165,171 +168,13 @@ def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:
     return spaces
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One part of a search."""
-
-    spaces: Sequence[Space]
-    options: SearchOptions
-    start: tuple[Plan, ...]
-    part: int
-    parts: int
-    deadline_s: float
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What one part found."""
-
-    front: tuple[Found, ...]
-    by_structure: dict[int, Found]
-    least_infeasible: Found | None
-    elites: tuple[tuple[int, Any], ...]
-    history: tuple[tuple[float, int, float], ...]
-    evaluations: int
-    interrupted: bool
-
-
-class _Stop:
-    """Whether to stop: asked by an event of the parent process, or by Ctrl-C here."""
-
-    def __init__(self, event: Event | None = None) -> None:
-        self.event, self.here = event, False
-
-    def __call__(self) -> bool:
-        return self.here or (self.event is not None and self.event.is_set())
-
-
-def _anneal_all(task: _Task, stop: _Stop, tell: Any) -> _Part:
-    """Anneal every structure in turn; with a budget of time alone, then polish the best plan.
-
-    With a budget of evaluations only the best plan of all parts is polished, once.
-    """
-    o = task.options
-    record = Record(o)
-    rng = Random(f"{o.seed}/{task.part}")
-    count = len(task.spaces)
-    share = math.inf if o.evaluations is None else max(1, o.evaluations // (task.parts * count))
-    end = task.deadline_s
-    left_s = end - monotonic()
-    anneal_end = end - POLISH_FRAC * left_s if o.polish and math.isfinite(end) else end
-    annealers: list[Annealer] = []
-    interrupted = False
-    for n, space in enumerate(task.spaces):
-        annealer = Annealer(space, judge_of(space), n, record, rng)
-        annealers.append(annealer)
-        known = [space.state(plan) for plan in task.start]
-        elites = [state for state in known if state is not None]
-        for other in annealers[:-1]:
-            if other.space.directories is space.directories:
-                elites += [s for s in other.elites if s not in elites]
-        baseline = space.state(concurrent_plan(space.problem, space.directories))
-        slot = monotonic() + max(0.0, anneal_end - monotonic()) / (count - n)
-
-        def stopped() -> bool:
-            tell(record)
-            return stop()
-
-        try:
-            annealer.anneal(baseline, elites, Budget(share, slot, stopped))
-        except KeyboardInterrupt:
-            stop.here = True
-        if stop():
-            interrupted = True
-            break
-    best = record.best()
-    if o.polish and o.evaluations is None and best is not None and not interrupted:
-        interrupted = _polish(record, annealers, record.by_structure, best, end, stop)
-    return _Part(
-        tuple(record.front),
-        record.by_structure,
-        record.least_infeasible,
-        tuple((a.structure, state) for a in annealers for state in a.elites),
-        tuple(record.history),
-        record.evaluations,
-        interrupted,
-    )
-
-
-def _polished(task: _Task, parts: Sequence[_Part], began: float) -> list[_Part]:
-    """Polish the best plan of each good structure a little, then the best of these, as one more part.
-
-    None if no plan fits.
-    """
-    record = Record(task.options, started_s=began)
-    record.best_score = max((f.verdict.score for part in parts for f in part.front), default=0.0)
-    record.evaluations = before = sum(part.evaluations for part in parts)
-    best = _best(record, parts)
-    if best is None:
-        return []
-    record.history = list(parts[best[0]].history)
-    fastest: dict[int, Found] = {}
-    for part in parts:
-        for n, found in part.by_structure.items():
-            if n not in fastest or found.verdict.score > fastest[n].verdict.score:
-                fastest[n] = found
-    annealers = [
-        Annealer(space, judge_of(space), n, record, Random(task.options.seed))
-        for n, space in enumerate(task.spaces)
-    ]
-    interrupted = _polish(record, annealers, fastest, best[1], task.deadline_s, _Stop())
-    return [
-        _Part(
-            tuple(record.front),
-            record.by_structure,
-            record.least_infeasible,
-            tuple((a.structure, state) for a in annealers for state in a.elites),
-            tuple(record.history),
-            record.evaluations - before,
-            interrupted,
-        )
-    ]
-
-
-def _polish(
-    record: Record,
-    annealers: Sequence[Annealer],
-    fastest: Mapping[int, Found],
-    best: Found,
-    end_s: float,
-    stop: _Stop,
-) -> bool:
-    """Polish the best plan a little, then the fastest of each good structure, then the best of all of them.
-
-    Returns whether it was interrupted.
-    """
-    least = POLISHED_FRAC * record.best_score
-    starts = {best.structure: best.state}
-    for n, found in fastest.items():
-        if found.verdict.score >= least:
-            starts.setdefault(n, found.state)
-    budget = Budget(math.inf, end_s, stop)
-    try:
-        for n, state in starts.items():
-            annealers[n].polish(state, budget, thorough=False)
-        found = record.best() or best
-        annealers[found.structure].polish(found.state, budget)
-    except KeyboardInterrupt:
-        stop.here = True
-    return stop()
-
-
-def _best(record: Record, parts: Sequence[_Part]) -> tuple[int, Found] | None:
-    """The part and the plan that are best, of equally good ones the first; None if there is none."""
-    found = [(record.value(f.verdict), -n, f) for n, part in enumerate(parts) for f in part.front]
-    if not found:
-        return None
-    _, n, best = max(found, key=lambda x: x[:2])
-    return -n, best
-
-
-def _run_here(task: _Task, options: SearchOptions, progress: Progress, began: float) -> _Part:
+def _run_here(task: Task, options: SearchOptions, progress: Progress, began: float) -> Part:
     done = task.part / task.parts
 
     def tell(record: Record) -> None:
         progress("searching", done + _spent(options, record.evaluations * task.parts, began) / task.parts)
 
-    return _anneal_all(task, _Stop(), tell)
+    return anneal_all(task, Stop(), tell)
 
 
 def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
@@ -339,7 +184,7 @@ def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
     return min(1.0, max(by_time, by_count))
 
 
-_STOP: _Stop = _Stop()
+_STOP: Stop = Stop()
 
 
 def _set_up_worker(event: Event, parent: int) -> None:
@@ -356,19 +201,19 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(task: _Task) -> _Part:
-    return _anneal_all(task, _STOP, lambda _: None)
+def _work(task: Task) -> Part:
+    return anneal_all(task, _STOP, lambda _: None)
 
 
 def _run_in_processes(
-    tasks: Sequence[_Task], workers: int, options: SearchOptions, progress: Progress, began: float
-) -> list[_Part]:
+    tasks: Sequence[Task], workers: int, options: SearchOptions, progress: Progress, began: float
+) -> list[Part]:
     context = get_context("fork" if hasattr(os, "fork") and current_thread() is main_thread() else "spawn")
     event = context.Event()
     ties = (event, os.getpid())
     with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=ties) as pool:
         try:
-            futures: list[Future[_Part]] = [pool.submit(_work, task) for task in tasks]
+            futures: list[Future[Part]] = [pool.submit(_work, task) for task in tasks]
             left = set(futures)
             while left:
                 try:
@@ -386,7 +231,7 @@ def _run_in_processes(
 def _combine(
     spaces: Sequence[Space],
     options: SearchOptions,
-    parts: Sequence[_Part],
+    parts: Sequence[Part],
     seconds: float,
     divided: int,
     workers: int,
@@ -394,7 +239,7 @@ def _combine(
     """The best of all parts, judged by the best throughput of all; of equal ones that of the first part."""
     record = Record(options)
     record.best_score = max((f.verdict.score for part in parts for f in part.front), default=0.0)
-    found = _best(record, parts)
+    found = best_of(record, parts)
     if found is None:
         missed = [part.least_infeasible for part in parts if part.least_infeasible is not None]
         if not missed:
