@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import math
 import statistics
 import time
 import traceback
@@ -145,6 +146,21 @@ def configuration(args: argparse.Namespace) -> Any:
             **more,
         },
     )
+
+
+@contextmanager
+def shortened(trainer: Any, short: bool = True) -> Iterator[None]:
+    """One epoch of two chunks with the same batches of rollouts; one optimiser step."""
+    actor = trainer.actor
+    was = trainer.epochs, trainer.chunks, actor.global_batch, actor.micro_batch
+    if short:
+        trainer.epochs, trainer.chunks = 1, min(2, trainer.chunks)
+        actor.global_batch = trainer.env.spec.envs * trainer.chunks
+        actor.micro_batch = math.gcd(actor.global_batch, actor.micro_batch)
+    try:
+        yield
+    finally:
+        trainer.epochs, trainer.chunks, actor.global_batch, actor.micro_batch = was
 
 
 def sampler(args: argparse.Namespace, config: Any) -> Any:

@@ -4,8 +4,8 @@
 
 Makes one trainer, records it, bounds what overlap can gain, tries one overlap by hand, lets the optimiser
 search, and runs the four schedules, the graph of each round and the native loop interleaved. Results and
-medians are written after every step, so that a kill loses nothing; a step that fails says so and stops nothing
-that does not need it. With ``--graph`` an earlier call's graph takes the place of the search.
+medians are written after every step, so that a kill loses nothing; a step that fails says so and stops
+nothing that does not need it. With ``--graph`` an earlier call's graph takes the place of the search.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, configuration(args)
-        self.ends = time.monotonic() + args.seconds
+        self.ends: float = time.monotonic() + args.seconds
         facts = {
             "command": "optimize",
             "config": self.config.to_dict(),
@@ -152,7 +152,7 @@ class Run:
             self.seen = watch(here.trainer)
 
     def first(self) -> None:
-        """One native iteration, call by call: how long everything takes, and what overlap can gain at most."""
+        """One native iteration, call by call: how long all takes, and what overlap can gain at most."""
         from rlprof.overlap.optimize.store import Store, key_of
 
         workload = self.here.workload
@@ -173,10 +173,13 @@ class Run:
             return
         with self.report.step("bound") as found:
             from rlprof.overlap.optimize.bound import bound, sm_resource
+            from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
 
             windows = self.native_profile.windows
             durations = {w.node: w.mean_s for w in windows}
             resources = {"SM time": sm_resource(workload.native, windows), **solo.resources()}
+            if self.args.mps and self.config.simulator in CUDA_SIMULATORS:
+                del resources["GPU time slices"]  # clients of MPS share the GPU, not its time
             least = bound(workload.native, durations, resources)
             whole = bound(workload.native, durations, resources, whole_batches=True)
             self.least = {"any graph": least, "graphs of whole batches": whole}
@@ -362,7 +365,7 @@ class Run:
         return names
 
     def settled(self, name: str) -> bool:
-        """Whether further iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
+        """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
         if name in ("native", "optimised", "with quota"):
             return False
         if name in self.graphs:
@@ -545,17 +548,18 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    signal.signal(signal.SIGTERM, _interrupt)
     with _mps(args.mps):
         run = Run(args)
+
+        def interrupt(*_: Any) -> None:
+            """As Ctrl-C: what was found is written, processes are ended, and nothing is begun."""
+            run.ends = 0.0
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, interrupt)
         if args.measured is not None and not run.measurements.exists():
             shutil.copyfile(args.measured, run.measurements)
         run.all()
-
-
-def _interrupt(*_: Any) -> None:
-    """The end of the time: as Ctrl-C, so that what was found is written and processes are ended."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
