@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: Forms of a program, as the figure calls them.
 ONE, GRAPH, MPS, FULL = "one round", "graph", "graph, MPS", "graph, MPS, quota"
+#: The wider of the two bounds that `benchmarks.gpu.optimize` computes.
+ANY_GRAPH = "any graph"
 NOT_STORED = Unavailable("no optimisation is stored")
 #: Number of the paper by figure and form: series and workload.
 PRINTED = {
@@ -44,8 +46,20 @@ FIRST_SHARE = "share of the first round in the time saved"
 
 
 def iterations(file: str, document: Document) -> list[Row]:
-    """Return one row for each counted iteration, as `schedules.iteration_rows`, with what was decided."""
-    return [{**row, **outcome(document)} for row in iteration_rows(file, document)]
+    """Return one row for each counted iteration, as `schedules.iteration_rows`, with what was decided.
+
+    ``bound`` is the most that any graph could be faster than the best of today's schedules of the run, by
+    what its calls took with nothing beside them; null where that was not computed.
+    """
+    medians = document.get("summary") or {}
+    return [
+        {
+            **row,
+            **outcome(document),
+            "bound": (medians.get(row["variant"], {}).get("most_speedup") or {}).get(ANY_GRAPH),
+        }
+        for row in iteration_rows(file, document)
+    ]
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
@@ -61,8 +75,8 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     polars.DataFrame or Unavailable
         ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
-        ``reference`` (the schedules compared with), ``active_frac`` (mean). Today's schedules are forms too,
-        and the best of them counts with the levers that it ran with.
+        ``reference`` (the schedules compared with), ``active_frac`` (mean), ``bound``. Today's schedules
+        are forms too, and the best of them counts with the levers that it ran with.
     """
     import polars as pl
 
@@ -88,6 +102,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     for (simulator, form, mps), each in found.items():
         over, active = [e[0] for e in each], [e[2]["active_frac"] for e in each]
         known = [a for a in active if a is not None]
+        bounds = [e[2]["bound"] for e in each if e[2]["bound"] is not None]
         table.append(
             {
                 "simulator": simulator,
@@ -100,6 +115,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
                 "runs": len({e[2]["file"] for e in each}),
                 "reference": " and ".join(dict.fromkeys(e[1] for e in each)),
                 "active_frac": fmean(known) if known else None,
+                "bound": median(bounds) if bounds else None,
             }
         )
     return pl.DataFrame(table)
@@ -242,6 +258,8 @@ def _cause(frame: pl.DataFrame, simulator: str, row: Row) -> str:
         f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
         f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
     )
+    if row["bound"] is not None:
+        text += f"; no graph can be more than {row['bound']:.3g} times as fast here"
     kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"

@@ -159,11 +159,16 @@ def test_where_no_quota_pays_all_sms_are_the_last_step_too(tmp_path: Path) -> No
 
 def test_a_second_round_that_finds_nothing_adds_nothing(tmp_path: Path) -> None:
     one = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 125.0, 0.5)), accepted=(True, False))
+    one["summary"] = {
+        "native": {},
+        "optimised": {"most_speedup": {"any graph": 1.31, "graphs of whole batches": 1.3}},
+    }
     first, second, share = ablation.compare_rounds({"ablation": rows(ablation, tmp_path, a=one)}, PAPER)
     assert first.ours == second.ours == pytest.approx(1.25)
     assert share.ours == pytest.approx(100)
     assert share.paper == 60.7
     assert "round 2 found nothing" in share.cause
+    assert "no graph can be more than 1.31 times as fast here" in second.cause
 
 
 def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
