@@ -17,7 +17,13 @@ from rlprof.workloads.embodied.contracts import (
     Observation,
     Trajectory,
 )
-from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need, no_memory
+from rlprof.workloads.embodied.errors import (
+    ConfigurationError,
+    DeviceError,
+    WorkloadError,
+    need,
+    no_memory,
+)
 from rlprof.workloads.embodied.offload import HostCopies, tensors_of
 from rlprof.workloads.embodied.replicas import Replicas
 
@@ -131,7 +137,9 @@ class Actor:
         Raises
         ------
         WorkloadError
-            If the gradient is not finite; weights are as before then. If the device's memory is too small.
+            If the gradient is not finite; weights are as before then.
+        DeviceError
+            If the memory of a device is too small.
         """
         torch = self._torch
         rows = order[index * self.global_batch : (index + 1) * self.global_batch]
@@ -146,10 +154,10 @@ class Actor:
 
         try:
             logs = self.replicas.gradients(parts, forward_and_backward)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not no_memory(error):
                 raise
-            raise WorkloadError(
+            raise DeviceError(
                 f"no memory for a micro batch of {self.micro_batch} samples", hint="use a smaller micro batch"
             ) from error
         for master, parameter in zip(self.masters, self._trained, strict=True):

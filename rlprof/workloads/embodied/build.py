@@ -10,7 +10,7 @@ from rlprof.workloads.embodied.algorithms import Grpo, Ppo
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import Algorithm, Simulator
 from rlprof.workloads.embodied.env_worker import EnvWorker
-from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, need
 from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.sharing import sharing
@@ -106,6 +106,30 @@ def make_algorithm(config: Config) -> Algorithm:
     return Ppo(config.gamma, config.lam, config.clip)
 
 
+def check_devices(config: Config) -> None:
+    """Refuse devices that are not there, before anything is started.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is none of a processor or of a CUDA device.
+    DeviceError
+        If there is no such CUDA device.
+    """
+    torch = need("torch", why="a policy")
+    for name in config.devices:
+        kind, _, number = name.partition(":")
+        if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+            raise ConfigurationError(f"{name!r} is no device", hint="use cpu or cuda:0")
+        there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
+        if kind == "cuda" and int(number or 0) >= there:
+            raise DeviceError(
+                f"there is no device {name}: torch {torch.__version__} finds {there or 'no'} CUDA"
+                f" device{'' if there == 1 else 's'}",
+                hint="look at nvidia-smi and CUDA_VISIBLE_DEVICES, install torch for CUDA, or use --device cpu",
+            )
+
+
 def make_trainer(config: Config) -> Trainer:
     """Make simulator, rollout worker and actor; the caller closes ``env.simulator``.
 
@@ -114,6 +138,7 @@ def make_trainer(config: Config) -> Trainer:
     WorkloadError
         If a part cannot be made.
     """
+    check_devices(config)
     simulator = make_simulator(config)
     try:
         size = config.policy_size

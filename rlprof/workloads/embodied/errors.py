@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlprof.errors import RlprofError, UsageError
@@ -48,6 +50,10 @@ class RolloutTimeoutError(RolloutError):
     """The process of the rollout worker did not answer in time; it was ended."""
 
 
+class DeviceError(WorkloadError):
+    """A device of training or rollouts is not there, or has too little memory."""
+
+
 class CheckpointError(WorkloadError):
     """A checkpoint cannot be read, or belongs to another run."""
 
@@ -61,8 +67,36 @@ _NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
 
 
 def no_memory(error: BaseException) -> bool:
-    """Whether an error of torch says that the memory of a device, or of the host, is too small."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    """Whether an error says that the memory of a device, or of the host, is too small."""
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    return told or isinstance(error, MemoryError)
+
+
+@contextmanager
+def memory_of(where: str) -> Iterator[None]:
+    """Turn a failure for want of memory in the block into one that says what to change.
+
+    Parameters
+    ----------
+    where : str
+        Devices that the block computes on.
+
+    Raises
+    ------
+    DeviceError
+        In place of what torch, CUDA or numpy raise then.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not no_memory(error):
+            raise
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise DeviceError(
+            f"the memory of {where} is too small ({first})",
+            hint="use fewer environments, smaller images, micro batches or policies; what else uses the"
+            " device is shown by nvidia-smi",
+        ) from error
 
 
 def need(module: str, *, package: str = "rlprof[workloads]", why: str = "") -> Any:

@@ -93,6 +93,7 @@ class RolloutProcess:
         self.refused: str | None = None
         self._lock = threading.Lock()
         self._broken: str | None = None
+        self._failure: RolloutError | None = None
         self._weights = actor.policy.trainable()
         self._names = [n for n, p in actor.policy.named_parameters() if p.requires_grad]
         self._process = ServedProcess(0, sys.executable, surroundings(environment), MODULE)
@@ -203,7 +204,10 @@ class RolloutProcess:
 
     def _call(self, call: str, **values: Any) -> None:
         if self._broken is not None:
-            raise RolloutError(f"the rollout's process is no more: {self._broken}", hint="make a new one")
+            kind, hint = RolloutError, "make a new one"
+            if self._failure is not None:
+                kind, hint = type(self._failure), self._failure.hint or hint
+            raise kind(f"the rollout's process is no more: {self._broken}", hint=hint)
         self._process.send({"call": call, **values})
         self.refused = self._answer(call, self.timeout_s).get("refused")
 
@@ -215,7 +219,7 @@ class RolloutProcess:
                     f"the rollout's process did not answer to {call} within {limit_s:g} s and was ended",
                     hint="raise timeout_s",
                 )
-                self._end(error.what)
+                self._fail(error)
                 raise error
             answer: dict[str, Any] = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
@@ -223,12 +227,16 @@ class RolloutProcess:
                 f"the rollout's process {self._process.how_it_ended()} during {call}",
                 hint="look at its memory, and run without --rollout-process to see why",
             )
-            self._end(error.what)
+            self._fail(error)
             raise error from None
         if "error" in answer:
             kind = getattr(errors, answer["error"], RolloutError)
             raise kind(f"the rollout's process: {answer['what']}", hint=answer["hint"])
         return answer
+
+    def _fail(self, error: RolloutError) -> None:
+        self._failure = error
+        self._end(error.what)
 
     def _end(self, why: str) -> None:
         if self._broken is None:

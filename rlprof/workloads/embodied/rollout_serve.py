@@ -24,6 +24,7 @@ from rlprof.workloads.embodied.contracts import (
     PolicySpec,
     SimulatorSpec,
 )
+from rlprof.workloads.embodied.errors import memory_of
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.serve import described, end_with, send
 
@@ -135,7 +136,9 @@ def _serve(connection: Connection, worker: RolloutWorker, shared: Mapping[str, A
             send(connection, {"ok": True})
             return
         try:
-            send(connection, _perform(worker, shared, order))
+            with memory_of(str(worker.policy.device)):
+                answer = _perform(worker, shared, order)
+            send(connection, answer)
         except Exception as error:
             send(connection, described(error))
 

@@ -19,7 +19,7 @@ from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.drivers import Driver, make_driver
-from rlprof.workloads.embodied.errors import ConfigurationError, need
+from rlprof.workloads.embodied.errors import ConfigurationError, memory_of, need
 from rlprof.workloads.embodied.trainer import Trainer
 
 
@@ -121,7 +121,8 @@ def run(
         stack.callback(rows.flush)
         for index in range(done, iterations):
             stop_if_asked()
-            measured = measured_iteration(trainer, driver, config, seen, index)
+            with memory_of(" or ".join(config.devices)):
+                measured = measured_iteration(trainer, driver, config, seen, index)
             rows.add(measured.row, measured.spans)
             record.append(out / record.NAME, measured.record)
             if (index + 1) % checkpoint_every == 0 or index + 1 == iterations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlprof.workloads.embodied.contracts import SimulatorSpec
-from rlprof.workloads.embodied.errors import ConfigurationError, WorkloadError, need, no_memory
+from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, need, no_memory
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize
 
 
@@ -34,7 +34,7 @@ def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: s
         If there is no such family, or images do not fit.
     MissingPackageError
         If torch, or for pi0 transformers, is not installed.
-    WorkloadError
+    DeviceError
         If the device has no room for it.
     """
     if size.family not in FAMILIES:
@@ -63,10 +63,10 @@ def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: s
             torch.set_default_dtype(getattr(torch, size.dtype))
             policy = kind(size, simulator, seed)
             policy.set_trainable()
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not no_memory(error):
             raise
-        raise WorkloadError(
+        raise DeviceError(
             f"the policy {size.family} does not fit into the memory of {device}",
             hint="use a smaller preset, or a device with more memory",
         ) from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,7 +22,11 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
     StepResult,
 )
-from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.errors import (
+    ConfigurationError,
+    SimulatorDiedError,
+    SimulatorTimeoutError,
+)
 from rlprof.workloads.embodied.simulators.libero import APART, EGL, EGL_ONE, RENDERINGS, check
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 from rlprof.workloads.embodied.simulators.rewards import SPARSE
@@ -39,6 +44,7 @@ _SURROUNDINGS = {
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS")
     },
 }
+T = TypeVar("T")
 _MODULE = "rlprof.workloads.embodied.simulators.libero"
 
 
@@ -171,36 +177,36 @@ class DrawnApart:
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""
-        return self._drawn(self._physics.reset(step, epoch, samples), samples)
+        return self._drawn(self._do(self._physics.reset, step, epoch, samples), samples)
 
     def step(self, actions: Floats, samples: Samples = None) -> StepResult:
         """Carry out a chunk of actions."""
-        result = self._physics.step(actions, samples)
+        result = self._do(self._physics.step, actions, samples)
         return result._replace(observation=self._drawn(result.observation, samples))
 
     def physics(self, actions: Floats, samples: Samples = None) -> None:
         """Move the environments."""
-        self._physics.physics(actions, samples)
+        self._do(self._physics.physics, actions, samples)
 
     def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
         """Rewards of the last chunk, dones, success so far."""
-        return self._physics.reward(samples)
+        return self._do(self._physics.reward, samples)
 
     def auto_reset(self, samples: Samples = None) -> None:
         """Begin new episodes where one has ended, if set to."""
-        self._physics.auto_reset(samples)
+        self._do(self._physics.auto_reset, samples)
 
     def render(self, samples: Samples = None) -> Observation:
         """What the policy sees now."""
-        return self._drawn(self._physics.render(samples), samples)
+        return self._drawn(self._do(self._physics.render, samples), samples)
 
     def state_dict(self) -> dict[str, Array]:
         """All that the environments are."""
-        return self._physics.state_dict()
+        return self._do(self._physics.state_dict)
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
         """Go back to a checkpoint."""
-        self._physics.load_state_dict(state)
+        self._do(self._physics.load_state_dict, state)
 
     def close(self) -> None:
         """End the processes; once is enough."""
@@ -212,6 +218,13 @@ class DrawnApart:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _do(self, call: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return call(*arguments)
+        except (SimulatorDiedError, SimulatorTimeoutError):
+            self.close()  # neither is of use without the other
+            raise
 
     def _drawn(self, observation: Observation, samples: Samples) -> Observation:
         rows = noise.rows(self.spec.envs, samples).astype(np.int64)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
-from rlprof.workloads.embodied.errors import RenderError, need
+from rlprof.workloads.embodied.errors import MissingPackageError, RenderError, need
 from rlprof.workloads.embodied.simulators import arm_model as arm
 from rlprof.workloads.embodied.simulators.arm_task import CAMERAS, ArmTask
 from rlprof.workloads.embodied.simulators.rewards import DENSE
@@ -95,7 +95,7 @@ class MujocoArm(ArmTask):
         )
         if cameras and "mujoco" not in sys.modules:  # which reads it once
             os.environ.setdefault("MUJOCO_GL", "egl")
-        self._mujoco = need("mujoco", why="the simulator mujoco_arm")
+        self._mujoco = _load()
         rollout = need("mujoco.rollout", why="the simulator mujoco_arm")
         self._model = self._mujoco.MjModel.from_xml_string(arm.mjcf(image))
         self._data = [self._mujoco.MjData(self._model) for _ in range(max(1, threads))]
@@ -135,13 +135,7 @@ class MujocoArm(ArmTask):
         try:
             self._renderer = self._mujoco.Renderer(self._model, self.spec.height, self.spec.width)
         except Exception as error:  # what is missing decides which: import errors, GL errors, RuntimeError
-            raise RenderError(
-                f"MuJoCo makes no images here with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')}"
-                f" ({type(error).__name__}: {error})",
-                hint="install pyopengl and a GL library (Debian: libegl1 and libgl1-mesa-dri for egl, or"
-                " libosmesa6 with MUJOCO_GL=osmesa), set MUJOCO_GL before mujoco is imported or run the"
-                " simulator in processes of its own, or use no cameras",
-            ) from error
+            raise _gl_error(error) from error
 
     def _images(self, rows: Array) -> Array:
         assert self._gl is not None
@@ -167,3 +161,25 @@ class MujocoArm(ArmTask):
             self._gl.shutdown()
             self._gl = None
         self._pool.close()
+
+
+def _load() -> Any:
+    """Import MuJoCo, which loads its GL already then, if ``MUJOCO_GL`` names one."""
+    try:
+        return need("mujoco", why="the simulator mujoco_arm")
+    except MissingPackageError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) or not os.environ.get("MUJOCO_GL"):
+            raise
+        raise _gl_error(error.__cause__ or error) from error
+    except (AttributeError, RuntimeError) as error:  # PyOpenGL without its library; a GL of another name
+        raise _gl_error(error) from error
+
+
+def _gl_error(error: BaseException) -> RenderError:
+    return RenderError(
+        f"MuJoCo makes no images here with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')}"
+        f" ({type(error).__name__}: {error})",
+        hint="install pyopengl and a GL library (Debian: libegl1 and libgl1-mesa-dri for egl, or"
+        " libosmesa6 with MUJOCO_GL=osmesa), set MUJOCO_GL before mujoco is imported or run the"
+        " simulator in processes of its own, or use no cameras",
+    )

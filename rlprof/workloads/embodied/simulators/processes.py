@@ -89,6 +89,7 @@ class SimulatorProcesses:
         self.timeout_s = timeout_s
         self._lock = threading.Lock()
         self._broken: str | None = None
+        self._failure: SimulatorError | None = None
         self._processes: list[ServedProcess] = []
         self._worker_of = np.arange(envs) % workers
         self._row_of = np.arange(envs) // workers
@@ -229,7 +230,11 @@ class SimulatorProcesses:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise SimulatorError(f"the simulator is no more: {self._broken}", hint="make a new one")
+            # another thread may have met the failure: the kind is that of what happened
+            kind, hint = SimulatorError, "make a new one"
+            if self._failure is not None:
+                kind, hint = type(self._failure), self._failure.hint or hint
+            raise kind(f"the simulator is no more: {self._broken}", hint=hint)
 
     def _answers(
         self, processes: Sequence[ServedProcess], call: str, limit_s: float
@@ -246,7 +251,7 @@ class SimulatorProcesses:
                     f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended",
                     hint="raise timeout_s, or use fewer environments in a process",
                 )
-                self._end(error.what)
+                self._fail(error)
                 raise error
             for connection in ready:
                 process = waiting.pop(connection)
@@ -257,7 +262,7 @@ class SimulatorProcesses:
                         f"{self._name(process)} {process.how_it_ended()} during {call}",
                         hint="look at its memory, and run the simulator in one process to see why",
                     )
-                    self._end(error.what)
+                    self._fail(error)
                     raise error from None
         for process in processes:
             answer = answers[process.number]
@@ -270,6 +275,10 @@ class SimulatorProcesses:
         mine = np.flatnonzero(self._worker_of == process.number)
         shown = ", ".join(map(str, mine[:4])) + (", ..." if len(mine) > 4 else "")
         return f"simulator process {process.number} (environments {shown})"
+
+    def _fail(self, error: SimulatorError) -> None:
+        self._failure = error
+        self._end(error.what)
 
     def _end(self, why: str) -> None:
         if self._broken is None:

@@ -19,6 +19,8 @@ from rlprof.workloads.embodied.contracts import Array, SimulatorSpec
 from rlprof.workloads.embodied.errors import SimulatorError
 from rlprof.workloads.embodied.simulators import block as blocks
 
+#: Longest time to wait for a process that was killed, in seconds.
+_END_S = 20.0
 SIMULATOR = "rlprof.workloads.embodied.simulators.serve"
 
 
@@ -98,9 +100,13 @@ class ServedProcess:
         return f"{how} ({lines[-1][:200]})" if lines else how
 
     def end(self) -> None:
-        """End it now and wait for it, so that no zombie is left."""
+        """End it now and wait for it, so that no zombie is left.
+
+        A process that a driver of the kernel holds cannot be waited for: it is left to the kernel then.
+        """
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_S)
         self.connection.close()
         self.words.close()

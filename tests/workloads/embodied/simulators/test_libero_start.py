@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from rlprof.workloads.embodied.errors import (
     RenderError,
     SimulatorDiedError,
     SimulatorError,
+    SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators import libero_start
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
@@ -94,9 +97,10 @@ def test_sizes_and_names_that_do_not_fit() -> None:
     assert configure("tiny", simulator="libero", rendering="egl-one", tasks=10).tasks == 10
 
 
-def drawn_apart(dies_of: int = -1) -> libero_start.DrawnApart:
-    physics = SimulatorProcesses(f"{MODULE}:Viewed", 5, workers=2, environment=SURROUNDINGS)
-    drawer = SimulatorProcesses(f"{MODULE}:Drawer", 5, workers=1, environment=SURROUNDINGS, dies_of=dies_of)
+def drawn_apart(dies_of: int = -1, timeout_s: float = 60.0) -> libero_start.DrawnApart:
+    around: dict[str, Any] = {"environment": SURROUNDINGS, "timeout_s": timeout_s}
+    physics = SimulatorProcesses(f"{MODULE}:Viewed", 5, workers=2, **around)
+    drawer = SimulatorProcesses(f"{MODULE}:Drawer", 5, workers=1, **around, dies_of=dies_of)
     return libero_start.DrawnApart(physics, drawer)
 
 
@@ -126,6 +130,17 @@ def test_when_the_one_that_draws_dies_all_end() -> None:
     assert gone(simulator.process_ids)
     with pytest.raises(SimulatorError, match="is no more"):
         simulator.reset(GlobalStep(0), 0)
+    simulator.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_when_one_that_simulates_dies_or_hangs_all_end(how: signal.Signals) -> None:
+    simulator = drawn_apart(timeout_s=1.0)
+    simulator.reset(GlobalStep(0), 0)
+    os.kill(simulator.process_ids[0], how)
+    with pytest.raises((SimulatorDiedError, SimulatorTimeoutError), match="process 0"):
+        simulator.step(np.zeros((5, 2, 3), np.float32))
+    assert gone(simulator.process_ids)
     simulator.close()
 
 

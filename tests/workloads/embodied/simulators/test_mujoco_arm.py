@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes.util import find_library
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from rlprof.workloads.embodied.errors import ConfigurationError, RenderError, Si
 from rlprof.workloads.embodied.simulators import arm_model
 from rlprof.workloads.embodied.simulators.arm_task import REACH_M
 from rlprof.workloads.embodied.simulators.mujoco_arm import MujocoArm
+from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
@@ -194,3 +197,27 @@ def test_without_gl_the_error_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(mujoco, "Renderer", broken)
     with pytest.raises(RenderError, match=r"libEGL.so.1.*Next: install pyopengl and a GL library"):
         MujocoArm(2, cameras=1)
+
+
+@pytest.mark.parametrize(
+    ("gl", "environment"),
+    [
+        ("egl", {"__EGL_VENDOR_LIBRARY_FILENAMES": "/nowhere/vendor.json"}),
+        ("osmesa", {"PYOPENGL_PLATFORM": "osmesa"}),
+        ("nonsense", {}),
+    ],
+)
+def test_a_gl_that_really_is_missing_is_named_with_what_to_install(gl: str, environment: dict) -> None:
+    """In a fresh process: MuJoCo loads its GL when it is first imported."""
+    if gl == "osmesa" and find_library("OSMesa"):
+        pytest.skip("this machine has libOSMesa")
+    with pytest.raises(
+        RenderError, match=rf"makes no images here with MUJOCO_GL={gl} .*Next: install pyopengl"
+    ):
+        SimulatorProcesses(
+            "rlprof.workloads.embodied.simulators.mujoco_arm:MujocoArm",
+            1,
+            workers=1,
+            cameras=1,
+            environment={"MUJOCO_GL": gl, **environment},
+        )
