@@ -25,6 +25,7 @@ from rlprof.capture.recorder import ENVIRONMENT
 from rlprof.capture.scratch import claim, scratch_name, sweep
 from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent
+from rlprof.trace.output import check_kind
 
 if TYPE_CHECKING:
     from rlprof.capture.samplers.base import Backend as SamplerName
@@ -227,6 +228,7 @@ class Session:
 
     def _make_folder(self) -> None:
         sweep(self.folder.parent)
+        check_kind(self.out)
         if self.out.exists() and not self.force:
             raise OutputError(
                 "exists already", where=self.out, hint="--force (in Python force=True) replaces it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ from rlprof.cli.plan import app as plan
 from rlprof.cli.quota import quota
 from rlprof.cli.reproduce import app as reproduce
 from rlprof.cli.run import app as run_app
-from rlprof.errors import RlprofError
+from rlprof.errors import RlprofError, step_after
 from rlprof.text import clean
 
 EXIT_UNEXPECTED = 2
@@ -90,6 +91,10 @@ def _run() -> int:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return _reader_went_away()
+    except OSError as error:
+        if debug:
+            raise
+        return _refused(error)
     except MemoryError:
         return _fail("not enough memory. Next: use a machine with more, or cut the capture with --window", 2)
     except Exception as error:
@@ -98,11 +103,26 @@ def _run() -> int:
             return _usage(error)
         if debug:
             raise
-        return _fail(
-            f"unexpected {type(error).__name__}: {error}. Next: report it with the traceback, which "
-            "RLPROF_DEBUG=1 shows",
-            EXIT_UNEXPECTED,
-        )
+        return _unexpected(error)
+
+
+def _refused(error: OSError) -> int:
+    """What the operating system says about a file is no fault of rlprof, wherever it came up."""
+    names = [os.fsdecode(n) for n in (error.filename, error.filename2) if isinstance(n, str | bytes)]
+    # whether it was to be read or written is not known here
+    step = step_after(error, writing=error.errno in (errno.EACCES, errno.EPERM))
+    if step is None:
+        return _unexpected(error)
+    reason = error.strerror or str(error)
+    return _fail(str(RlprofError(reason, where=" -> ".join(names) or None, hint=step)), EXIT_UNEXPECTED)
+
+
+def _unexpected(error: Exception) -> int:
+    return _fail(
+        f"unexpected {type(error).__name__}: {error}. Next: report it with the traceback, which "
+        "RLPROF_DEBUG=1 shows",
+        EXIT_UNEXPECTED,
+    )
 
 
 def _usage(error: Exception) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlprof.errors import UsageError
-from rlprof.trace.output import check_free
+from rlprof.trace.output import atomic_path, check_free
 
 if TYPE_CHECKING:
     from rlprof.overlap.quota.branches import Branch
@@ -110,9 +110,8 @@ def quota(
 
     def keep(known: Tuning) -> None:
         if output is not None:
-            temporary = output.with_name(f".{output.name}.tmp")
-            temporary.write_bytes(json_bytes(tuning_document(known)))
-            temporary.replace(output)
+            with atomic_path(output, force=True) as temporary:
+                temporary.write_bytes(json_bytes(tuning_document(known)))
 
     with _mechanism(mechanism, gpu, step) as chosen, progress_bar() as progress:
         state = None

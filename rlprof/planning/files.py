@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlprof.errors import UnreadableError
+from rlprof.files import read_bytes
 from rlprof.planning.errors import PlanningError
 from rlprof.trace.output import atomic_path
 
@@ -15,14 +15,12 @@ def read_text(path: str | Path, not_text: type[PlanningError]) -> str:
     Raises
     ------
     UnreadableError
-        If it cannot be opened.
+        If it cannot be opened, or is no regular file.
     not_text
         If it is not UTF-8.
     """
     try:
-        return Path(path).read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UnreadableError(error.strerror or str(error), where=path) from error
+        return read_bytes(Path(path)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise not_text(f"{path}: not a text file (byte {error.start} is no UTF-8)") from error
 

@@ -5,8 +5,6 @@ Only the head of a file is read (and the table list of a SQLite file, the member
 
 from __future__ import annotations
 
-import os
-import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlprof.errors import DamagedTraceError, NotATraceError, UnreadableError
+from rlprof.files import is_folder, unreadable
 from rlprof.trace.detect_json import detect_json
 from rlprof.trace.foreign import OTHERS, describe_sqlite, some
 from rlprof.trace.formats import (
@@ -303,32 +302,7 @@ def _is_directory(path: Path) -> bool:
             where=path,
             hint="rename it, or give a symbolic link to it",
         )
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError as error:
-        if path.is_symlink():
-            what, hint = "a symbolic link to a file that is not there", "mend the link or give the file"
-        else:
-            what, hint = "no such file or folder", "check the path"
-        raise UnreadableError(what, where=path, hint=hint) from error
-    except NotADirectoryError as error:
-        raise UnreadableError("a part of this path is a file", where=path, hint="check the path") from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
-        raise _unreadable(path, error) from error
-    if stat.S_ISDIR(mode):
-        return True
-    if stat.S_ISREG(mode):
-        return False
-    kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
-        (stat.S_ISFIFO, "a named pipe"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-    )
-    kind = next((name for test, name in kinds if test(mode)), "a special file")
-    raise UnreadableError(
-        f"{kind}, not a file: captures are read more than once", where=path, hint="save it to a file first"
-    )
+    return is_folder(path, why="captures are read more than once")
 
 
 def _is_text(name: str) -> bool:
@@ -345,12 +319,4 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableError:
-    shown = Path(str(path).replace("\0", "\\0"))
-    if isinstance(error, PermissionError):
-        return UnreadableError("no permission to read it", where=shown, hint="chmod u+r, or run as its owner")
-    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    return UnreadableError(f"cannot be read ({reason})", where=shown, hint="check the path and the disk")
+        raise unreadable(error, path) from error

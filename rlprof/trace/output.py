@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlprof.errors import OutputError
+from rlprof.errors import CHECK, OutputError, step_after
+from rlprof.files import special_kind
 
 
 @contextmanager
@@ -69,6 +70,22 @@ def check_free(path: Path, *, force: bool = False) -> None:
         raise output_error(error, path) from error
 
 
+def check_kind(path: Path) -> None:
+    """Check that what is at `path`, if anything, may be written or replaced: no pipe, no device.
+
+    Raises
+    ------
+    OutputError
+        If it is a special file, or cannot be looked at.
+    """
+    try:
+        kind = special_kind(path.stat().st_mode) if path.exists() else None
+    except OSError as error:
+        raise output_error(error, path) from error
+    if kind:
+        raise OutputError(f"is {kind}, a file is to be written", where=path, hint="give another name")
+
+
 def output_error(error: OSError, path: Path) -> OutputError:
     """Say in one line why `path` cannot be written.
 
@@ -99,7 +116,8 @@ def output_error(error: OSError, path: Path) -> OutputError:
         return OutputError(
             "the folder to write into does not exist", where=path, hint=f"mkdir -p {path.parent}"
         )
-    return OutputError(f"cannot be written: {error.strerror or error}", where=path)
+    hint = step_after(error, writing=True) or CHECK
+    return OutputError(f"cannot be written: {error.strerror or error}", where=path, hint=hint)
 
 
 def remove(path: Path) -> None:
@@ -112,6 +130,7 @@ def remove(path: Path) -> None:
 
 
 def _check_free(path: Path, *, force: bool, folder: bool) -> None:
+    check_kind(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     if path.is_dir() and not folder:

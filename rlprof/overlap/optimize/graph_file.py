@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.errors import OutputError, UnreadableError
+from rlprof.files import read_bytes
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import IllegalTransformationError, OverlapError
 from rlprof.overlap.legality import check
@@ -123,18 +124,18 @@ class GraphFile:
 def read_json(path: Path, form: str, version: int) -> dict[str, Any]:
     """Read a document that `write_json` wrote with a hash; errors as of `GraphFile.read`."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableError(f"cannot be read ({error.strerror})", where=path) from error
+        document = json.loads(read_bytes(path))
     except ValueError as error:
         raise UnreadableError(
             "is no JSON document", where=path, hint=f"give a file of form {form!r}"
         ) from error
     if not isinstance(document, dict) or document.get("format") != form:
-        raise UnreadableError(f"is no {form} file", where=path)
+        raise UnreadableError(f"is no {form} file", where=path, hint="give one that rlprof optimize wrote")
     if document.get("version") != version:
         raise UnreadableError(
-            f"is of version {document.get('version')}; this one reads {version}", where=path
+            f"is of version {document.get('version')}; this one reads {version}",
+            where=path,
+            hint="optimise again",
         )
     if document.pop("hash", None) != _hash(document):
         raise UnreadableError("was changed after it was written", where=path, hint="optimise again")

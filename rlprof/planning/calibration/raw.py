@@ -14,8 +14,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rlprof.errors import OutputError, UnreadableError
+from rlprof.errors import OutputError
+from rlprof.files import read_bytes
 from rlprof.planning.calibration.errors import CalibrationError
+from rlprof.trace.output import check_kind
 
 FORMAT, VERSION = "rlprof.calibration", 1
 
@@ -174,10 +176,7 @@ def merged(raws: Sequence[Raw]) -> Raw:
 
 def _read(path: Path) -> tuple[Raw, int]:
     """What a file holds, and how many bytes of it are whole lines."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UnreadableError(error.strerror or str(error), where=path) from error
+    data = read_bytes(path)
     whole = data[: data.rfind(b"\n") + 1]
     lines = [line for line in whole.split(b"\n") if line.strip()]
     if not lines:
@@ -259,6 +258,7 @@ class RawWriter:
     def __init__(self, path: str | Path, machine: Machine) -> None:
         self.path = Path(path)
         self._found: list[Measurement] = []
+        check_kind(self.path)
         try:
             there = self.path.exists() and self.path.stat().st_size > 0
         except OSError as error:
