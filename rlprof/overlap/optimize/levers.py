@@ -261,4 +261,5 @@ class _Run:
 
 
 def _why(result: PairedComparison, *, reused: bool = False) -> str:
-    return f"{result.decision}, {result.reason}" + (" (measured before)" if reused else "")
+    word = "no gain that counts" if result.decision == "unclear" else result.decision
+    return f"{word}, {result.reason}" + (" (measured before)" if reused else "")

@@ -1,0 +1,134 @@
+"""Levers of a selected graph: other numbers of parts, and whose stream goes first; on simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from benchmarks.rl_programs import make
+from rlprof.analysis.trials import Rule
+from rlprof.overlap.legality import check
+from rlprof.overlap.optimize import optimize
+from rlprof.overlap.optimize.graph_levers import HIGH, Groups, Priorities, Selected, regrouped
+from rlprof.overlap.optimize.levers import Measured, measure_levers
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.simulated import SimulatedWorkload
+from rlprof.overlap.optimize.steps import derive, step
+from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.optimize.workload import Measurement
+from rlprof.unavailable import Unavailable
+
+#: A program whose batch has more than two samples; found by going through seeds.
+LARGE = 9
+
+
+def tried(selected: Selected, *levers: Groups | Priorities) -> tuple[Measured, str]:
+    log = DecisionLog()
+    found = measure_levers(
+        levers, selected.iterate, key=lambda: selected.graph.hash, rule=Rule(confidence=0.9, most_pairs=8),
+        least_gain_frac=0.01, log=log, store=Store(),
+    )  # fmt: skip
+    return found, log.text()
+
+
+def selected(program: int = 1) -> Selected:
+    made = make(program)
+    here = SimulatedWorkload(made.graph, made.model)
+    found = optimize(here)
+    assert found.steps
+    return Selected(here, found.graph, found.steps)
+
+
+def test_steps_get_another_number_of_parts_where_they_have_one() -> None:
+    steps = (
+        step("split_spatial", "a/b", groups=2, downstream=("c",)),
+        step("interleave", "a/b"),
+        step("split_spatial", "a/d", groups=2, cuts=(3,)),
+        step("split_temporal", "a", groups=3),
+    )
+    assert [dict(s.options).get("groups") for s in regrouped(steps, 4)] == [4, None, 2, 4]
+    assert regrouped(regrouped(steps[:2], 4), 2) == steps[:2]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_number_of_parts_that_is_fastest_is_kept(parts: int) -> None:
+    """In this program two parts are faster than three, and three than four."""
+    here = selected(LARGE)
+    native = here.workload.native
+    here.steps = regrouped(here.steps, parts)
+    here.graph = derive(native, here.steps)
+    lever = Groups(here)
+    assert lever.present == parts
+    found, said = tried(here, lever)
+    assert lever.present == 2
+    assert [(r.before, r.value, r.outcome) for r in found.rows] == (
+        [(2, 3, "dropped"), (2, 4, "dropped")] if parts == 2 else [(4, 2, "kept"), (2, 3, "dropped")]
+    )
+    assert here.graph.hash == derive(native, regrouped(here.steps, 2)).hash
+    assert not check(native, here.graph)
+    assert "complete iterations" in said
+
+
+def test_parts_that_are_not_legal_are_refused_by_name() -> None:
+    here = selected()
+    before = here.graph
+    found, said = tried(here, Groups(here))
+    assert [(r.value, r.outcome) for r in found.rows] == [(3, "not measured"), (4, "not measured")]
+    assert "2 -> 3: not measured, split: 2 samples in units of 1 cannot be cut into 3 groups" in said
+    assert here.graph is before
+
+
+def test_parts_that_do_not_fit_into_memory_are_not_run() -> None:
+    here = selected(LARGE)
+    here.refuse = lambda graph: "L7: up to 9e+09 bytes are held at once, of 1e+09"
+    found, _ = tried(here, Groups(here, (4,)))
+    assert [(r.outcome, r.reason[:3]) for r in found.rows] == [("not measured", "L7:")]
+
+
+def test_a_graph_without_splits_has_no_parts() -> None:
+    made = make(1)
+    here = SimulatedWorkload(made.graph, made.model)
+    unsplit = Selected(here, here.native, ())
+    _, said = tried(unsplit, Groups(unsplit), Priorities(unsplit, Streams(here), ("rollout", "actor")))
+    assert "lever groups: does not apply, the selected graph splits nothing" in said
+    assert "lever priorities: does not apply, nothing overlaps" in said
+
+
+class Streams:
+    """A workload that is faster while one component goes first."""
+
+    def __init__(self, workload: SimulatedWorkload, better: str = "") -> None:
+        self.native, self.key, self._workload, self._better = workload.native, workload.key, workload, better
+        self.at: dict[str, int] = {}
+
+    def set_stream_priorities(self, priorities: Mapping[str, int]) -> None:
+        self.at = dict(priorities)
+
+    def iteration(self, graph: object) -> Measurement:
+        found: Measurement = self._workload.iteration(graph)  # type: ignore[arg-type]
+        factor = {"": 1.0, self._better: 0.9}.get(next(iter(self.at), ""), 1.1)
+        return Measurement(factor * found.time_s)
+
+
+@pytest.mark.parametrize("better", ["policy", "simulator"])
+def test_the_component_that_should_go_first_does(better: str) -> None:
+    chosen = selected()
+    here = Streams(chosen.workload, better)  # type: ignore[arg-type]
+    chosen.workload = here  # type: ignore[assignment]
+    told: list[dict[str, int]] = []
+    lever = Priorities(chosen, here, ("policy", "simulator"), lambda: told.append(dict(here.at)))
+    found, said = tried(chosen, lever)
+    assert found.kept == {"priorities": better}
+    assert here.at == chosen.streams == {better: HIGH}
+    assert told[-1] == here.at  # captured graphs are made anew whenever priorities change
+    assert f"none -> {better}" in said
+    assert any(f", {better} first" in ran for ran, _ in found.iterations)
+
+
+def test_priorities_that_make_no_difference_are_not_tried() -> None:
+    chosen = selected()
+    here = Streams(chosen.workload)  # type: ignore[arg-type]
+    _, said = tried(chosen, Priorities(chosen, here, Unavailable("cpu has no streams")))
+    assert said == "lever priorities: does not apply, cpu has no streams\n"
+    assert not here.at
