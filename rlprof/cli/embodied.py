@@ -71,6 +71,13 @@ class Scope(StrEnum):
     EPOCH = "epoch"
 
 
+class Reward(StrEnum):
+    """What is rewarded."""
+
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
 class Train(StrEnum):
     """What is trained."""
 
@@ -113,6 +120,10 @@ def options(
     workers: Annotated[int | None, _number("Processes of the simulator; 0: in this one.", 0)] = None,
     cameras: Annotated[int | None, _number("Cameras.", 0)] = None,
     image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
+    reward: Annotated[
+        Reward | None,
+        typer.Option(help="Success alone, or progress too.", show_default="dense; libero: sparse"),
+    ] = None,
     substeps: Annotated[
         int | None, typer.Option(metavar="N", min=5, help="Physics steps of an action (mujoco_warp).")
     ] = None,
@@ -149,6 +160,14 @@ def options(
     rollout_device: Annotated[
         str | None,
         typer.Option(metavar="DEVICE", help="A GPU of the rollouts' own.", show_default="as --device"),
+    ] = None,
+    train_devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICES",
+            help="Where training computes, like cuda:0,cuda:1.",
+            show_default="--device; hybrid: the rollouts' too",
+        ),
     ] = None,
     rollout_process: Annotated[
         bool | None, typer.Option("--rollout-process", help="Rollouts in a process of their own.")

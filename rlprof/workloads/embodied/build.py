@@ -126,7 +126,7 @@ def check_devices(config: Config) -> None:
             raise DeviceError(
                 f"there is no device {name}: torch {torch.__version__} finds {there or 'no'} CUDA"
                 f" device{'' if there == 1 else 's'}",
-                hint="look at nvidia-smi and CUDA_VISIBLE_DEVICES, install torch for CUDA, or use --device cpu",
+                hint="look at nvidia-smi and CUDA_VISIBLE_DEVICES, install torch for CUDA, use --device cpu",
             )
 
 
