@@ -77,11 +77,12 @@ class Quotas:
 def processes(
     simulator: Exchangeable, gpu: int, *, client: bool, reason: str = ""
 ) -> Mapping[str, WorkerProcess]:
-    """Which process each component worker is."""
+    """Which process each component worker is; spare simulators share a quota with the first: they count as it."""
     driver = WorkerProcess(os.getpid(), gpu)
     ids = simulator.process_ids
     world = WorkerProcess(ids[0] if ids else os.getpid(), gpu, client, reason)
-    return {ENV: world, ROLLOUT: driver, ACTOR: driver}
+    copies = {f"{ENV}#{n}": world for n in range(1, len(simulator.beside) + 1)}
+    return {ENV: world, **copies, ROLLOUT: driver, ACTOR: driver}
 
 
 def tune(
@@ -139,7 +140,7 @@ def tune(
     if isinstance(pair, Unavailable):
         return Quotas(None, pair.reason)
     say(f"{pair.earlier} is ready {pair.slack_s:.3g} s before {pair.later}, {pair.occurrences} times")
-    if pair.earlier != ENV:
+    if pair.earlier.partition("#")[0] != ENV:
         return Quotas(None, f"{pair.earlier} has the slack, and is one process with training: keep q0", pair)
     native = workload.native
     work = comparison(native, [native, graph], [*affected(steps)], outer_iterations=1)

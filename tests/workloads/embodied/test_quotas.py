@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def test_an_exchanged_simulator_goes_on_where_the_other_was() -> None:
     assert equal_bits(one.state_dict(), other.state_dict())
     one.close()
     other.close()
+
+
+def test_spare_simulators_are_the_simulator_too() -> None:
+    config = small()
+
+    def made() -> Exchangeable:
+        return Exchangeable(make_simulator(config), lambda _: make_simulator(config), beside)
+
+    beside: tuple[Exchangeable, ...] = ()
+    spare = made()
+    beside = (spare,)
+    with closing(made()) as simulator, closing(spare):
+        workers = processes(simulator, 0, client=True)
+    assert set(workers) == {"env", "env#1", "rollout", "actor"}
+    assert workers["env"] == workers["env#1"]  # they are no pair, and have one share
 
 
 @pytest.mark.slow
