@@ -124,12 +124,22 @@ def _candidates(e: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _times(c: Mapping[str, Any]) -> str:
+    """Both times of a comparison, and its gain.
+
+    The gain is the median over pairs, not the difference of the medians: on a machine that drifts, one can be
+    above zero and the other below. What is decided rests on the pairs.
+    """
+    before, after = (_seconds(c[name]["median_s"]) for name in ("reference", "candidate"))
+    return f"medians {before} -> {after}; gain pair by pair {c['gain_frac']:+.1%} ({len(c['pairs'])} pairs)"
+
+
 def _compared(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     return [
-        f"  {e['steps']}: {_seconds(c['reference']['median_s'])} -> {_seconds(c['candidate']['median_s'])} on"
-        f" {e['comparison']}: {c['decision']}, {c['gain_frac']:+.1%}, {c['reason']}{again}; {e['outcome']}"
+        f"  {e['steps']}: on {e['comparison']}, {_times(c)}: {c['decision']}, {c['reason']}{again};"
+        f" {e['outcome']}"
     ]
 
 
@@ -150,11 +160,7 @@ def _validated(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     which = "in all" if e["round"] is None else f"round {e['round']}"
-    return [
-        f"{which}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
-        f" {_seconds(c['candidate']['median_s'])} ({c['gain_frac']:+.1%}, {len(c['pairs'])} pairs,"
-        f" {c['reason']}){again}: {e['outcome']}"
-    ]
+    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}"]
 
 
 def _ended(e: Mapping[str, Any]) -> list[str]:
@@ -168,11 +174,7 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     what += f", {setting(e['before'])} -> {setting(e['value'])}"
     if c is None:
         return [f"{what}: {e['outcome']}, {e['reason']}"]
-    return [
-        f"{what}: complete iterations, {_seconds(c['reference']['median_s'])} ->"
-        f" {_seconds(c['candidate']['median_s'])} ({c['gain_frac']:+.1%}, {len(c['pairs'])} pairs),"
-        f" {e['reason']}: {e['outcome']}"
-    ]
+    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}"]
 
 
 def setting(value: bool | int | str | None) -> str:

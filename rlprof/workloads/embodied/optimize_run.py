@@ -329,8 +329,8 @@ def summary(found: Optimization, out: Path, trained: int) -> str:
     if total is not None and found.steps:
         lines.append(
             f"an iteration takes {total.candidate.median_s:.3g} s, natively {total.reference.median_s:.3g} s:"
-            f" {total.reference.median_s / total.candidate.median_s:.3f}x, over {len(total.pairs)} pairs"
-            f" ({total.decision})"
+            f" {total.reference.median_s / total.candidate.median_s:.3f}x by medians; pair by pair"
+            f" {total.gain_frac:+.1%} ({len(total.pairs)} pairs: {total.decision})"
         )
     paid = found.paid_back_after
     back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
