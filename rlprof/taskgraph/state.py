@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from rlprof.taskgraph.errors import AccessError
@@ -34,34 +33,36 @@ def check_accesses(tasks: Iterable[Task]) -> None:
         If a task accesses a cell's copy twice, or neither sees nor makes a version; if two tasks make the
         same version in one copy, or one the initial version; if a task sees one that nobody makes there.
     """
-    makers: dict[tuple[str, int, str], str] = {}
+    makers: dict[tuple[Key, str], str] = {}
     users = [task for task in tasks if task.accesses]
     for task in users:
-        for a, b in pairwise(task.accesses):
-            if a.key == b.key:
+        before = None
+        for access in task.accesses:
+            key, makes = access.key, access.makes
+            if key == before:
                 raise AccessError(
-                    f"task {task.id!r} accesses {place(a)} twice",
+                    f"task {task.id!r} accesses {place(access)} twice",
                     hint="say what it sees first and makes last, in one access",
                 )
-        for access in task.accesses:
-            if access.copy < 0 or (access.sees is None and access.makes is None):
+            before = key
+            if access.copy < 0 or (access.sees is None and makes is None):
                 raise AccessError(f"task {task.id!r} neither sees nor makes a version of {place(access)}")
-            if access.makes is None:
+            if makes is None:
                 continue
-            if access.makes == INITIAL:
+            if makes == INITIAL:
                 raise AccessError(
                     f"task {task.id!r} makes the initial version of {place(access)}",
                     hint="that one is there before all tasks; call what a task writes by the task's id",
                 )
-            other = makers.setdefault((*access.key, access.makes), task.id)
+            other = makers.setdefault((key, makes), task.id)
             if other != task.id:
                 raise AccessError(
-                    f"tasks {other!r} and {task.id!r} both make version {access.makes!r} of {place(access)}",
+                    f"tasks {other!r} and {task.id!r} both make version {makes!r} of {place(access)}",
                     hint="give each its own partition of the cell, or its own version",
                 )
     for task in users:
         for access in task.accesses:
-            if access.sees and (*access.key, access.sees) not in makers:
+            if access.sees and (access.key, access.sees) not in makers:
                 raise AccessError(
                     f"task {task.id!r} sees version {access.sees!r} of {place(access)}, but no task makes it"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, get_args
 
 from rlprof.taskgraph.errors import GraphTypeError
@@ -70,6 +71,10 @@ class CellAccess:
         return self.cell, self.copy
 
 
+#: `CellAccess.key`, in fewer steps.
+_storage = attrgetter("cell", "copy")
+
+
 def worker_resource(worker: str) -> str:
     """Name of the resource that stands for a worker: its tasks hold it, so they run one at a time."""
     return f"worker {worker}"
@@ -117,15 +122,18 @@ class Task:
     worker: str | None = None
 
     def __post_init__(self) -> None:
+        put = object.__setattr__
         pairs = self.provenance.items() if isinstance(self.provenance, Mapping) else self.provenance
-        object.__setattr__(self, "name", self.name or self.id)
-        object.__setattr__(self, "resources", tuple_of(Use, self.resources, "resources", self.id))
-        object.__setattr__(self, "provenance", tuple(sorted((str(k), v) for k, v in pairs)) if pairs else ())
+        if not self.name:
+            put(self, "name", self.id)
+        if self.resources != ():
+            put(self, "resources", tuple_of(Use, self.resources, "resources", self.id))
+        put(self, "provenance", tuple(sorted([(str(k), v) for k, v in pairs])) if pairs else ())
         if self.duration_s is not None:
-            object.__setattr__(self, "duration_s", float(self.duration_s) + 0.0)  # -0.0 becomes 0.0
+            put(self, "duration_s", float(self.duration_s) + 0.0)  # -0.0 becomes 0.0
         if self.accesses:
             accesses = tuple_of(CellAccess, self.accesses, "accesses", self.id)
-            object.__setattr__(self, "accesses", tuple(sorted(accesses, key=lambda a: a.key)))
+            put(self, "accesses", tuple(sorted(accesses, key=_storage)) if len(accesses) > 1 else accesses)
 
     @property
     def uses(self) -> tuple[Use, ...]:
