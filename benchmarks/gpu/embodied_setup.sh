@@ -43,6 +43,7 @@ simulator_ready() {
   case $simulator in
     mujoco_arm) export MUJOCO_GL=${MUJOCO_GL:-egl} PYOPENGL_PLATFORM=${PYOPENGL_PLATFORM:-egl} ;;
     libero)
+      [ -n "${RLPROF_LIBERO_PYTHON:-}" ] && return 0 # one that works here already
       step libero 150 tools/unpack_libero.sh .libero/libero.tar.xz "${LIBERO_DEST:-/tmp/libero}" python3
       line=$(grep '^RLPROF_LIBERO_PYTHON=' "$out/libero.log" | tail -n 1)
       [ -n "$line" ] || { echo "== LIBERO DOES NOT WORK HERE"; return 1; }

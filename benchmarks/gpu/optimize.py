@@ -193,6 +193,7 @@ class Run:
 
     def by_hand(self) -> None:
         """One overlap without any search: of two epochs with a spare simulator, else of two halves."""
+        from rlprof.overlap.optimize.graph_file import GraphFile
         from rlprof.overlap.optimize.steps import derive, step
 
         with self.report.step("by_hand") as found:
@@ -202,6 +203,11 @@ class Run:
             self.by_hand_steps = steps
             self.graphs["by hand"] = derive(self.here.workload.native, steps)
             found["streams"] = len(self.graphs["by hand"].streams)
+            if self.args.graph is None:  # for a later call, should the search find nothing
+                kept = GraphFile.of(
+                    self.here.workload.native, self.graphs["by hand"], steps, spares=self.args.spares
+                )
+                kept.write(self.args.out / f"by_hand{self.args.name}.json")
         if "by hand" in self.graphs:
             self.iteration("by hand", "warm", warm=True)
 
