@@ -90,16 +90,21 @@ def _compared(measured: Raw, hardware: Hardware, way: str) -> list[dict[str, Any
 
 
 def stale(frame: pl.DataFrame, path: Path) -> str | None:
-    """Say whether predictions with the stored constants are no longer those of this version's cost model."""
+    """Say whether stored predictions are no longer those of this version's cost model, or of its fits.
+
+    To fit takes long. The hardware file that is shipped for a machine is the best of these fits, and tells
+    whether the table was made with the same.
+    """
     import polars as pl
 
     from rlprof.planning.calibration.raw import read_raw
-    from rlprof.planning.hardware_file import hardware_from_document
+    from rlprof.planning.hardware_file import hardware_from_document, read_hardware, shipped_hardware
 
     measured = read_raw(path)
+    fits = {}
     for way in frame["way"].unique(maintain_order=True):
         there = frame.filter(pl.col("way") == way)
-        hardware = hardware_from_document(json.loads(there["hardware"][0]), "raw table")
+        hardware = fits[way] = hardware_from_document(json.loads(there["hardware"][0]), "raw table")
         now = _compared(measured, hardware, way)
         for row, stored in zip(now, there.iter_rows(named=True), strict=True):
             for key in ("predicted_s", "predicted_bytes"):
@@ -108,6 +113,13 @@ def stale(frame: pl.DataFrame, path: Path) -> str | None:
                         f"the cost model has changed since: {key} of {row['role']}, {row['model']} is"
                         f" {row[key]:.6g} now, {stored[key]:.6g} there"
                     )
+    name = path.name.removesuffix(".raw.jsonl")
+    if name in shipped_hardware() and set(fits) == set(WAYS):
+        shipped = read_hardware(name)
+        fit = fits[best_way(frame)].constants
+        for key, constant in shipped.constants.items():
+            if constant.status == "calibrated" and (key not in fit or fit[key].value != constant.value):
+                return f"the fit has changed since: {key} of the shipped {name} is none of this table"
     return None
 
 

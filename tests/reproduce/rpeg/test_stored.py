@@ -28,6 +28,18 @@ def test_a_change_of_the_cost_model_shows_in_predicted_operators() -> None:
     assert "predicted_bytes" in said
 
 
+def test_a_table_of_another_fit_than_the_shipped_hardware_is_told() -> None:
+    """By a constant that no operator of the table depends on: its predictions are the same."""
+    study = validation.study("full", 0, ROOT)
+    frame = read_raw(shipped_path(ROOT, study)).frame
+    assert study.stale(frame) is None
+    before = '"p2p.intra_node.bandwidth":{"value":'
+    found = frame.with_columns(pl.col("hardware").str.replace(before, f"{before}1", literal=True))
+    said = study.stale(found)
+    assert said is not None
+    assert "the fit has changed since: p2p.intra_node.bandwidth" in said
+
+
 @pytest.mark.slow
 def test_no_shipped_table_is_stale() -> None:
     studies = {s.name: s for f in FIGURES for s in f.make_studies(f.presets[-1], 0, ROOT).values()}
