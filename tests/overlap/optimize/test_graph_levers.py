@@ -9,7 +9,6 @@ import pytest
 from benchmarks.rl_programs import make
 from rlprof.analysis.trials import Rule
 from rlprof.overlap.legality import check
-from rlprof.overlap.optimize import optimize
 from rlprof.overlap.optimize.graph_levers import HIGH, Groups, Priorities, Selected, regrouped
 from rlprof.overlap.optimize.levers import Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
@@ -33,11 +32,11 @@ def tried(selected: Selected, *levers: Groups | Priorities) -> tuple[Measured, s
 
 
 def selected(program: int = 1) -> Selected:
+    """The graph that the optimiser finds for a program."""
     made = make(program)
-    here = SimulatedWorkload(made.graph, made.model)
-    found = optimize(here)
-    assert found.steps
-    return Selected(here, found.graph, found.steps)
+    loop = "iteration/rollout/epoch/chunk" if program == LARGE else "iteration/rollout/epoch"
+    steps = (step("split_spatial", loop, groups=2), step("interleave", loop))
+    return Selected(SimulatedWorkload(made.graph, made.model), derive(made.graph, steps), steps)
 
 
 def test_steps_get_another_number_of_parts_where_they_have_one() -> None:

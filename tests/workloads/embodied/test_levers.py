@@ -1,0 +1,273 @@
+"""Levers of embodied training: which apply, what they change, and that a run has those of its graph."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+import torch
+
+from rlprof.errors import UnreadableError
+from rlprof.overlap.equality import equal_bits
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.workload import Measurement
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.exchange import Exchangeable
+from rlprof.workloads.embodied.levers import (
+    LEVERS,
+    CudaGraph,
+    Rendering,
+    Workers,
+    kept_levers,
+    processes_to_try,
+    stream_components,
+    wanted_levers,
+)
+from rlprof.workloads.embodied.optimize import embodied
+from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.optimize_search import Search
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from rlprof.workloads.embodied.runner import run
+from tests.workloads.embodied.made import small
+
+
+def here(config: Config, **parts: Any) -> Any:
+    """A trainer that is not there: enough for what is decided from a configuration."""
+    return SimpleNamespace(config=config, **parts)
+
+
+# which are tried ------------------------------------------------------------------------------------------
+
+
+def test_all_that_no_option_fixes_are_tried_unless_some_are_named() -> None:
+    found = wanted_levers(None, {"workers": 14, "device": "cpu"})
+    assert list(found) == list(LEVERS)
+    assert found["rendering"] is None
+    assert found["workers"] == Unavailable("--workers is given, which fixes it")
+    assert wanted_levers("none", {"workers": 14}) == {}
+    assert wanted_levers("workers=8/16, rendering=osmesa,groups", {"workers": 14}) == {
+        "workers": (8, 16),
+        "rendering": ("osmesa",),
+        "groups": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("wheels", "no lever is called 'wheels'"),
+        ("workers=0", "workers=0"),
+        ("groups=1", "groups=1"),
+        ("workers=", "workers="),
+        ("rendering=crayon", "rendering=crayon"),
+        ("cuda-graph=on", "cuda-graph takes no values"),
+        ("none,groups", "no lever is called 'none'"),
+    ],
+)
+def test_what_is_no_lever_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        wanted_levers(text, {})
+
+
+@pytest.mark.parametrize(
+    ("envs", "cores", "numbers"),
+    [
+        (16, 16, (8, 16)),
+        (16, 14, (4, 8, 14)),
+        (64, 2, (1, 2)),
+        (4, 1, (1,)),
+        (1, 16, (1,)),
+        (80, 16, (8, 16)),
+    ],
+)
+def test_numbers_of_processes(envs: int, cores: int, numbers: tuple[int, ...]) -> None:
+    assert processes_to_try(envs, cores) == numbers
+
+
+def test_what_does_not_apply_says_why() -> None:
+    trainer = SimpleNamespace(rollout=RolloutWorker(SimpleNamespace()))
+    on_cpu = here(configure("tiny"), trainer=trainer)
+    assert CudaGraph(on_cpu).others() == Unavailable("rollouts compute on cpu, which has no CUDA graphs")
+    on_cpu.config = configure("h200")
+    assert CudaGraph(on_cpu).others() == (True,)
+    on_cpu.config = configure("h200", cuda_graph=True)
+    assert CudaGraph(on_cpu).others() == (False,)
+    on_cpu.config = configure("h200", policy="openvla_oft")
+    assert CudaGraph(on_cpu).others() == Unavailable("openvla_oft has no denoise steps")
+    on_cpu.config = configure("exact", device="cuda:0")
+    assert "sample by sample" in str(CudaGraph(on_cpu).others())
+    arm, warp = configure("tiny"), configure("tiny", simulator="mujoco_warp", workers=1)
+    assert Rendering(here(arm)).others() == Unavailable("where mujoco_arm draws cannot be chosen")
+    assert Workers(here(arm)).others() == Unavailable("the simulator is in this process")
+    assert Workers(here(warp)).others() == Unavailable("all environments of mujoco_warp are in one process")
+    blind = configure("tiny", simulator="libero", workers=2)
+    assert Rendering(here(blind)).others() == Unavailable("no images are drawn")
+    fixed = Unavailable("--workers is given, which fixes it")
+    assert Workers(here(blind), fixed).others() == fixed
+    assert Workers(here(blind), (1, 2, 64, 65)).others() == (1, 64)
+
+
+def test_images_are_as_they_were_wherever_they_are_drawn() -> None:
+    seen = configure("tiny", simulator="libero", workers=2, cameras=2)
+    lever = Rendering(here(seen))
+    assert lever.others() == ("egl-one", "osmesa")
+    assert lever.changes("osmesa") == {"rendering": "osmesa", "shadows": True}
+    drawn = replace(seen, rendering="osmesa")
+    assert Rendering(here(drawn)).changes("egl") == {"rendering": "egl", "shadows": False}
+    assert Rendering(here(replace(seen, shadows=False))).changes("osmesa")["shadows"] is False
+
+
+def test_streams_are_of_components_that_compute_in_this_process() -> None:
+    node = {c: SimpleNamespace(component=c) for c in ("env", "rollout", "actor")}
+    call = {f"{c}#": SimpleNamespace(node=c) for c in node}
+
+    def graph(*streams: tuple[str, ...]) -> Any:
+        return SimpleNamespace(nodes=node, by_id=call, streams=streams)
+
+    inside, outside = SimpleNamespace(process_ids=()), SimpleNamespace(process_ids=(1,))
+    gpu = configure("h200")
+    assert "cpu has no streams" in str(stream_components(here(configure("tiny")), graph()))
+    beside = graph(("env#",), ("rollout#", "actor#"))
+    assert stream_components(here(gpu, simulator=inside), beside) == ("actor", "env", "rollout")
+    assert "no two components" in str(stream_components(here(gpu, simulator=outside), beside))
+    trains = graph(("env#",), ("rollout#",), ("actor#",))
+    assert stream_components(here(gpu, simulator=outside), trains) == ("actor", "rollout")
+
+
+# what they change -----------------------------------------------------------------------------------------
+
+
+def test_other_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    with embodied(small(workers=1), tmp_path, activity="off") as found:
+        lever = Workers(found)
+        first = found.simulator.process_ids
+        for value, processes in ((2, 2), (1, 1), (2, 2)):
+            lever.use(value)
+            assert len(found.simulator.process_ids) == processes
+            found.workload.iteration(None)
+        assert lever.present == 1
+        lever.keep(2)
+        assert lever.present == found.config.workers == 2
+        assert found.simulator.key is None
+        assert not set(first) & set(found.simulator.process_ids)
+        after = {k: v.clone() for k, v in found.trainer.actor.policy.state_dict().items()}
+        worlds = found.trainer.env.simulator.state_dict()
+        trained = found.iterations
+    run(small(), tmp_path / "plain", trained)
+    saved = torch.load(tmp_path / "plain" / "checkpoint.pt", weights_only=True)
+    assert equal_bits(dict(saved["actor"]), after)
+    assert equal_bits({k: v.numpy() for k, v in saved["environments"].items()}, worlds)
+
+
+class World:
+    """A simulator of which only state and end matter."""
+
+    spec = None
+
+    def __init__(self, key: Any) -> None:
+        self.key, self.state, self.closed = key, 0, False
+
+    def state_dict(self) -> int:
+        return self.state
+
+    def load_state_dict(self, state: int) -> None:
+        self.state = state
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_spare_simulators_change_when_a_lever_is_kept() -> None:
+    made: list[World] = []
+
+    def make(key: Any) -> Any:
+        made.append(World(key))
+        return made[-1]
+
+    spare = Exchangeable(make("spare"), make)
+    here = Exchangeable(make("first"), make, [spare])
+    here.inner.state = 7  # type: ignore[attr-defined]
+    here.use(2, beside=False)
+    assert (here.key, spare.key, here.inner.state) == (2, None, 7)  # type: ignore[attr-defined]
+    here.settle()
+    assert (here.key, spare.key) == (None, None)
+    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
+    assert [(w.key, w.closed) for w in made] == [("spare", True), ("first", True), (2, False), (2, False)]
+    here.use(60)  # a share of the SMs: of all, and put back
+    here.use(None, only=True)
+    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations train as they do, and take as long as was recorded for their number of processes."""
+    real = Search.native_iteration
+
+    def native_iteration(self: Search) -> tuple[str, Measurement]:
+        label, found = real(self)
+        return label, replace(found, time_s={1: 0.30, 2: 0.21}[len(self.here.simulator.process_ids)])
+
+    monkeypatch.setattr(Search, "native_iteration", native_iteration)
+
+
+def request(out: Path) -> Request:
+    levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities", {})
+    return Request(
+        config=small(workers=1), out=out, activity="off", rounds=1, targets=1, alternatives=1, pairs=5,
+        local_pairs=1, budget_s=600.0, levers=levers,
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_whole_command_keeps_a_lever_and_a_run_has_to_have_it(tmp_path: Path) -> None:
+    out = tmp_path / "optimisation"
+    done = optimize_embodied(request(out))
+    result = json.loads((out / "result.json").read_text())
+    rows = {row["lever"]: row for row in result["levers"]}
+    assert list(rows) == list(LEVERS)
+    assert rows["workers"]["outcome"] == "kept"
+    assert rows["workers"]["result"]["gain_frac"] == pytest.approx(0.3)
+    assert {rows[n]["outcome"] for n in ("cuda-graph", "rendering", "priorities")} == {"does not apply"}
+    assert "lever workers, 1 -> 2: +30.0%" in done.summary
+    assert "<td>1 → 2</td>" in (out / "report.html").read_text()
+    assert result["facts"]["config"]["workers"] == 2
+    assert json.loads((out / "config.json").read_text())["workers"] == 2
+    assert kept_levers(out / "graph.json") == {"workers": 2}
+    tried = [m.time_s for label, m in done.result.iterations if "trying levers" in label]
+    assert len(tried) == 11
+    assert done.result.retained_s >= sum(tried)
+    with pytest.raises(ConfigurationError, match="selected with workers 2, and 1 is set"):
+        run(small(workers=1), tmp_path / "run", 3, graph=out / "graph.json")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("recorded")
+def test_a_lever_that_was_kept_is_there_when_it_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "optimisation"
+    first = optimize_embodied(request(out))
+    last = torch.load(out / "checkpoint.pt", weights_only=True)["iteration"]
+    again = optimize_embodied(replace(request(out), resume=True))
+    assert not [label for label, _ in again.result.iterations if "trying levers" in label]
+    assert again.result.graph.hash == first.result.graph.hash
+    assert kept_levers(out / "graph.json") == {"workers": 2}
+    summary = run(small(workers=2), out, last + 3, resume=True, graph=out / "graph.json")
+    assert summary.iterations == last + 3
+
+
+def test_a_file_that_names_no_lever_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    GraphFile("iteration", (), "a", "b", {"levers": {"seed": 3}}).write(path)
+    with pytest.raises(UnreadableError, match="has a lever 'seed'"):
+        kept_levers(None, path)
+    GraphFile("iteration", (), "a", "b", {}).write(path)
+    assert kept_levers(path, None) == {}
