@@ -20,8 +20,10 @@ step() { name=$1; limit=$2; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: L
   echo "== $name: code $code, $((SECONDS - began)) s, $SECONDS s in all"; return $code; }
 packages() {
   for folder in .whl ".$simulator"; do
-    ls $folder/*.whl > /dev/null 2>&1 &&
-      python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site $folder/*.whl
+    ls $folder/*.whl > /dev/null 2>&1 || continue
+    [ "$(cat "$site/$folder.installed" 2>/dev/null)" = "$(ls -s $folder)" ] && continue # by an earlier call
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site $folder/*.whl &&
+      ls -s $folder > "$site/$folder.installed"
   done
   ldconfig -p | grep -q libEGL.so.1 || { for f in .gl/*.deb; do [ -e "$f" ] && dpkg -x "$f" /; done; ldconfig; }
   ls $site | tr '\n' ' '; echo
