@@ -16,8 +16,7 @@ from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.contracts import GlobalStep, PolicyOutput
 from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver, PhaseHooks
-from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.levers import check_levers
+from rlprof.workloads.embodied.graph_check import check_graph
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
 if TYPE_CHECKING:
@@ -144,16 +143,11 @@ class GraphFileDriver(LoopDriver):
     Raises
     ------
     ConfigurationError
-        If the schedule is none that is wrapped as nodes, or the graph was selected with other levers.
+        As of `check_graph`.
     """
 
     def __init__(self, trainer: Trainer, config: Config, graph: GraphFile) -> None:
-        if config.schedule != "colocated":
-            raise ConfigurationError(
-                f"a graph runs in place of the schedule colocated, not of {config.schedule}",
-                hint="leave --schedule away",
-            )
-        check_levers(config, graph.facts.get("levers") or {})
+        check_graph(config, graph)
         self._stack = ExitStack()
         try:
             spares = []

@@ -20,6 +20,7 @@ from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.drivers import Driver, make_driver
 from rlprof.workloads.embodied.errors import ConfigurationError, memory_of, need
+from rlprof.workloads.embodied.graph_check import check_graph
 from rlprof.workloads.embodied.trainer import Trainer
 
 
@@ -100,6 +101,8 @@ def run(
     if (out / metrics.NAME).exists() and not (resume or force):
         raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
     chosen = None if graph is None else GraphFile.read(graph)
+    if graph is not None and chosen is not None:
+        check_graph(config, chosen, graph)
     _limit_threads(config)
     with ExitStack() as stack:
         stop_if_asked = stack.enter_context(remembered())

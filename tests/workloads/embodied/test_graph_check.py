@@ -1,0 +1,102 @@
+"""A graph of another program is refused before anything of a run is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.graph_check import STRUCTURE, check_graph
+from rlprof.workloads.embodied.optimize import embodied
+from rlprof.workloads.embodied.runner import run
+from tests.workloads.embodied.made import small
+
+#: A change of each value that decides which calls there are, with what else must change with it.
+CHANGES: dict[str, dict[str, Any]] = {
+    "algorithm": {"algorithm": "grpo", "group": 2},
+    "envs": {"envs": 8},
+    "rollout_epochs": {"rollout_epochs": 1},
+    "chunks": {"chunks": 4, "episode_steps": 20},
+    "update_epochs": {"update_epochs": 1},
+    "global_batch": {"global_batch": 16},
+    "minibatch_scope": {"minibatch_scope": "epoch"},
+    "auto_reset": {"auto_reset": True},
+    "denoise_steps": {"denoise_steps": 3},
+}
+SAME: list[dict[str, Any]] = [
+    {"seed": 5}, {"learning_rate": 1e-4}, {"workers": 1}, {"micro_batch": 2}, {"reward": "dense"},
+]  # fmt: skip
+
+
+def selected(config: Config, **facts: Any) -> GraphFile:
+    document = json.loads(json.dumps(config.to_dict()))
+    return GraphFile("iteration", (), "a", "b", {"config": document, **facts})
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_graph_of_other_calls_is_refused(name: str) -> None:
+    graph, path = selected(small()), Path("graph.json")
+    with pytest.raises(ConfigurationError, match=rf"graph\.json: .*{name} .*, not .*Next: .*--preset exact"):
+        check_graph(small(**CHANGES[name]), graph, path)
+
+
+def test_every_value_that_counts_is_tried() -> None:
+    assert set(CHANGES) == {*STRUCTURE, "denoise_steps"}
+
+
+@pytest.mark.parametrize("values", SAME, ids=str)
+def test_what_changes_no_call_is_allowed(values: dict[str, Any]) -> None:
+    check_graph(small(**values), selected(small()))
+
+
+def test_facts_that_are_not_told_or_of_another_version_are_left_to_the_hash() -> None:
+    check_graph(small(), GraphFile("iteration", (), "a", "b", {}))
+    other = {**small().to_dict(), "of another version": 1}
+    del other["envs"]
+    check_graph(small(envs=8), GraphFile("iteration", (), "a", "b", {"config": other}))
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "said"),
+    [
+        (configure("tiny"), {}, "was selected for another program"),
+        (small(schedule="hybrid"), {}, "in place of the schedule colocated"),
+        (small(), {"levers": {"workers": 7}}, "was selected with workers 7"),
+    ],
+    ids=["another_preset", "another_schedule", "other_levers"],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_is_written_or_replaced_for_a_graph_that_does_not_fit(
+    tmp_path: Path, config: Config, facts: dict[str, Any], said: str, there: bool
+) -> None:
+    selected(small(), **facts).write(tmp_path / "graph.json")
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+        (out / "metrics.jsonl").write_text("of an earlier run")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigurationError, match=said):
+        run(config, out, 1, force=True, graph=tmp_path / "graph.json")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert out.exists() == there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [*CHANGES.values(), *SAME], ids=str)
+def test_the_graph_is_another_one_exactly_if_a_value_that_counts_differs(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    hashes = []
+    for number, config in enumerate((small(), small(**values))):
+        (tmp_path / str(number)).mkdir()
+        with embodied(config, tmp_path / str(number), activity="off") as here:
+            hashes.append(here.workload.native.hash)
+    assert (hashes[0] != hashes[1]) == (values in CHANGES.values())
