@@ -117,6 +117,54 @@ def test_device_and_stream_are_those_of_the_component_in_every_thread():
     assert len({first["a"][1], first["b"][1], caller}) == 3
 
 
+def test_the_stream_of_a_component_has_its_priority_in_every_copy():
+    seen = {}
+
+    def note(name):
+        seen[name] = torch.cuda.current_stream().priority
+        return torch.ones(2, device="cuda")
+
+    made = graph(
+        [("a", "policy", ()), ("b", "simulator", ())], Pack("tuple", (0, 1), (Ref("r/a"), Ref("r/b")))
+    )
+    calls = {"r/a": lambda: note("a"), "r/b": lambda: note("b")}
+    for first, wanted in ((None, (0, 0)), ("policy", (-1, 0)), ("simulator", (0, -1))):
+        priorities = {} if first is None else {first: -1}
+        output, _ = Executor(made, calls, {}, stream_priorities=priorities).run(((), {}))
+        assert (seen["a"], seen["b"]) == wanted
+        assert all(bool((x == 1).all()) for x in output)
+
+
+def test_a_component_that_goes_first_waits_less_for_another_ones_blocks():
+    """Small kernels of A beside ones of B that fill the device many times over."""
+    small, large = torch.ones(1 << 16, device="cuda"), torch.ones(6144, 6144, device="cuda")
+
+    def light():
+        x = small
+        for _ in range(50):
+            x = x * 1.0
+        torch.cuda.current_stream().synchronize()
+        return x
+
+    def heavy():
+        y = large
+        for _ in range(20):
+            y = y @ large * 1e-4
+        return y
+
+    made = graph([("a", "A", ()), ("b", "B", ())], Pack("tuple", (0, 1), (Ref("r/a"), Ref("r/b"))))
+    taken = {}
+    for first in ("B", "A"):
+        executor = Executor(made, {"r/a": light, "r/b": heavy}, {}, stream_priorities={first: -1})
+        times = []
+        for _ in range(7):
+            _, record = executor.run(((), {}))
+            times += [run.end_ns - run.start_ns for run in record.tasks if run.task == "r/a"]
+        taken[first] = sorted(times)[len(times) // 2] / 1e6
+    print("small kernels last, first:", taken, "ms")
+    assert taken["A"] < 1.1 * taken["B"]
+
+
 def test_memory_that_another_component_still_reads_is_not_given_away():
     """B reads what A made in a kernel that waits, and drops it; A makes more on the host meanwhile."""
     n, steps = 1 << 22, 8

@@ -116,3 +116,21 @@ def test_everything_offered_is_legal_and_lets_two_workers_run_at_once(seed: int,
     for refused in found.refused:
         assert refused.reason
         assert refused.target == node
+
+
+def test_more_than_two_parts_are_offered_where_batch_epochs_and_copies_allow_it() -> None:
+    program = program_with(**PLAIN, copies=2, epochs=3, samples=4)
+    found = search(program.graph, f"{CHUNK}/step", {}, groups=(2, 3, 4))
+    parts = {
+        kind: {dict(c.steps[0].options)["groups"] for c in found.candidates if c.steps[0].kind == kind}
+        for kind in ("split_spatial", "split_temporal")
+    }
+    assert parts["split_spatial"] == {2, 3, 4}
+    assert parts["split_temporal"] == {2}
+    assert all(not check(program.graph, c.graph) for c in found.candidates)
+    refused = {
+        r.name.split(";")[0]: r.reason for r in found.refused if r.name.startswith(f"split_temporal {EPOCH} ")
+    }
+    # three epochs at once need three simulators, and four parts need four epochs
+    assert "there are 2 copies" in refused[f"split_temporal {EPOCH} groups=3"]
+    assert "cannot be divided into 4 groups" in refused[f"split_temporal {EPOCH} groups=4"]
