@@ -108,7 +108,7 @@ def test_captured_steps_are_the_eager_ones(family: str) -> None:
     seen = [observation(4, cameras=2, seed=k) for k in (0, 2)]
     noise = [policy.noise(s, GlobalStep(k), 0, 0) for s, k in zip(seen, (0, 2), strict=True)]
     found: dict[int, Any] = {}
-    barrier = threading.Barrier(2)
+    barrier = threading.Barrier(2, timeout=30)  # one that fails does not leave the other waiting
 
     def chain(k: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -120,12 +120,13 @@ def test_captured_steps_are_the_eager_ones(family: str) -> None:
                 points.append(policy.denoise_step(points[-1], prefix, features, noise[k], index))
             found[k] = policy.decode(tuple(points), prefix, noise[k])
 
-    threads = [threading.Thread(target=chain, args=(k,)) for k in (0, 1)]
+    threads = [threading.Thread(target=chain, args=(k,), daemon=True) for k in (0, 1)]
     for t in threads:
         t.start()
     for t in threads:
         t.join(60)
     assert policy.captured.refused is None
+    assert set(found) == {0, 1}
     assert policy.captured.graphs == 3
     for k, native in enumerate((eager[0], eager[2])):
         assert np.allclose(found[k].chain, native.chain, rtol=1e-4, atol=1e-5)
