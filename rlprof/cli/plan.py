@@ -69,7 +69,7 @@ def plan(
         typer.Option(metavar="NAME:RxNxG", help="Racks, nodes, GPUs: gh200:2x8x4 or ./hw.toml:1x1x8."),
     ] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Prompts per step.")] = None,
-    rollouts: Annotated[int, typer.Option(metavar="N", help="Responses per prompt.")] = 1,
+    rollouts: Annotated[int, typer.Option(metavar="N", help="Responses per prompt; of dpo 2.")] = 1,
     prompt: Annotated[int | None, typer.Option(metavar="TOKENS", help="Mean length of a prompt.")] = None,
     response: Annotated[int | None, typer.Option(metavar="TOKENS", help="Mean length of a response.")] = None,
     quantiles: Annotated[
@@ -145,6 +145,8 @@ def plan(
         check_free(output, force=force)
     shapes = {"actor": actor, "critic": critic, "reward": reward, "reference": reference}
     pipeline = _pipeline(str(algorithm), {name: s for name, s in shapes.items() if s is not None})
+    if share:
+        _check_share(pipeline)
     lengths = _quantiles(quantiles, int(response or 0))
     workload = Workload(batch or 0, prompt or 0, response or 0, rollouts, quantiles=lengths)
     problem = Problem(
@@ -297,6 +299,17 @@ def _pipeline(algorithm: str, shapes: dict[str, str]) -> Pipeline:
             f"--{next(iter(shapes))} is given beside a pipeline file", hint="name shapes in the file"
         )
     return read_pipeline(algorithm)
+
+
+def _check_share(pipeline: Pipeline) -> None:
+    """Refuse to share what cannot be shared: the search would leave it out without a word."""
+    from rlprof.planning.algorithms import can_share
+
+    if not can_share(pipeline):
+        raise UsageError(
+            f"--share-actor-critic: {pipeline.name} has no actor and critic of one shape",
+            hint="give --actor and --critic the same shape, or leave the option out",
+        )
 
 
 def _quantiles(text: str | None, response: int) -> tuple[LengthQuantile, ...]:

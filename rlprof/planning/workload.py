@@ -18,7 +18,7 @@ class LengthQuantile:
     completed_frac : float
         Cumulative fraction of sequences, above 0 and up to 1.
     tokens : float
-        Generated tokens at which that fraction is complete.
+        Generated tokens at which that fraction is complete; at least 1.
     """
 
     completed_frac: float
@@ -46,7 +46,8 @@ class Workload:
     Raises
     ------
     WorkloadError
-        If a count is not positive, or the quantiles do not increase to (1, response_tokens).
+        If a count is not positive, or the quantiles do not increase from at least one token to
+        (1, response_tokens).
     """
 
     prompts: int
@@ -91,6 +92,11 @@ def _check(quantiles: tuple[LengthQuantile, ...], response_tokens: int) -> None:
                 f" tokens) comes after ({before.completed_frac:g}, {before.tokens:g} tokens)",
                 hint="give fractions and lengths that both increase strictly from 0",
             )
+    if quantiles[0].tokens < 1:
+        raise WorkloadError(
+            f"the first response-length quantile is at {quantiles[0].tokens:g} tokens",
+            hint="give lengths of at least one token",
+        )
     last = quantiles[-1]
     if last.completed_frac != 1 or last.tokens != response_tokens:
         raise WorkloadError(

@@ -114,6 +114,7 @@ def changed(option: str, value: str) -> list[str]:
         ("--algorithm", "reinforce", "unknown algorithm"),
         ("--quantiles", "0.5:100,0.4:128", "do not increase"),
         ("--quantiles", "half", "no list of fractions"),
+        ("--quantiles", "0.5:0.5,1:128", "give lengths of at least one token"),
         ("--staleness", "one", "no list of whole numbers"),
         ("--staleness", "-1", "staleness budgets"),
         ("--budget", "soon", "is not a duration"),
@@ -134,6 +135,35 @@ def test_bad_input_is_one_line_and_exit_code_2(cli: Cli, option: str, value: str
     assert said in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert result.out == ""
+
+
+def test_what_cannot_be_shared_is_refused(cli: Cli) -> None:
+    result = cli(*changed("--critic", "qwen2.5-1.5b"), "--share-actor-critic")
+    assert (result.code, "no actor and critic of one shape" in result.err) == (2, True)
+
+
+def test_plans_of_another_problem_are_no_start(cli: Cli, made: Path) -> None:
+    result = cli(*changed("--hardware", "gh200:1x1x1"), "--resume", made)
+    assert (result.code, "none of the plans to start from" in result.err) == (2, True)
+
+
+def test_a_graph_that_goes_in_a_circle_names_it(cli: Cli, tmp_path: Path) -> None:
+    from rlprof.planning.algorithms import dpo
+    from rlprof.planning.pipeline_file import pipeline_to_toml
+
+    circle = pipeline_to_toml(dpo("smollm2-135m"))
+    circle = circle.replace('inputs = ["actor_weights", "sequences"]', 'inputs = ["actor_weights", "extra"]')
+    circle = circle.replace('outputs = ["actor_weights"]', 'outputs = ["actor_weights", "extra"]')
+    circle += '\n[[containers]]\nname = "extra"\nelements = "B"\n'
+    circle += '\n[[data]]\nsource = "actor_training"\ntarget = "actor_inference"\ncontainer = "extra"\n'
+    (tmp_path / "circle.toml").write_text(circle)
+    common = ["--hardware", "h200:1x1x1", "--batch", "1", "--prompt", "1", "--response", "1"]
+    result = cli("plan", "--algorithm", tmp_path / "circle.toml", *common)
+    assert result.code == 2
+    assert "data edges form a cycle" in result.err
+    assert (
+        "actor_inference -> actor_training" in result.err or "actor_training -> actor_inference" in result.err
+    )
 
 
 def test_plans_of_one_name_in_two_folders_are_both_compared(cli: Cli, made: Path, tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def test_a_version_is_never_staler_than_allowed(tau: int, steps: int) -> None:
         (((0.0, 10), (1, 100)), "do not increase"),
         (((0.5, 10),), "the last response-length quantile"),
         (((0.5, 10), (1, 99)), "end with the fraction 1 at 100"),
+        (((0.5, 0.75), (1, 100)), "the first response-length quantile is at 0.75 tokens"),
     ],
 )
 def test_quantiles_that_do_not_increase(quantiles: tuple[tuple[float, float], ...], said: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -86,6 +87,26 @@ def test_resuming_is_never_worse() -> None:
     first = search(SMALL, replace(FEW, evaluations=1_000), workers=1)
     again = search(SMALL, replace(FEW, evaluations=200, polish=False), start=first.elites, workers=1)
     assert again.evaluation.score >= first.evaluation.score
+
+
+def test_plans_of_another_problem_are_no_start() -> None:
+    other = replace(SMALL, cluster=cluster(1, 1, 1))
+    with pytest.raises(UsageError, match="none of the plans to start from"):
+        search(other, FEW, start=(concurrent_plan(SMALL),), workers=1)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8, 0.95])
+def test_what_a_search_returns_fits_however_little_memory_there_is(share: float) -> None:
+    """Shares of what the fastest plan of all takes."""
+    most = search(SMALL, FEW, workers=1).evaluation.peak_bytes
+    tight = replace(SMALL, cluster=cluster(1, 2, 2, memory_bytes=share * most / 0.9))
+    found = None
+    with suppress(InfeasibleError):
+        found = search(tight, replace(FEW, evaluations=400), workers=1).evaluation
+    assert found is not None or share < 0.8
+    if found is not None:
+        assert found.memory_ratio <= 1
+        assert all(g.peak_bytes <= tight.cluster.usable_bytes for g in found.memory)
 
 
 def test_no_feasible_plan_names_the_gpu_and_what_it_lacks() -> None:

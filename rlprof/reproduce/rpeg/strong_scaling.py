@@ -129,5 +129,12 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
             )
         )
     grows = yes(all(b >= a for a, b in pairwise(from_16))) if len(from_16) > 1 else NOT_COMPUTED
-    found.append(Compared("the advantage grows with every doubling", "", grows, "yes"))
+    ours_by_size = ", ".join(
+        f"{r['gpus']} GPUs {r['advantage_frac']:+.1%}"
+        for r in ours.filter((pl.col("gpus") >= 16) & pl.col("advantage_frac").is_not_null()).iter_rows(
+            named=True
+        )
+    )
+    cause = f"{ours_by_size}; {cause_of_advantage(causes)}"
+    found.append(Compared("the advantage grows with every doubling", "", grows, "yes", cause))
     return found
