@@ -77,7 +77,7 @@ class Quotas:
 def processes(
     simulator: Exchangeable, gpu: int, *, client: bool, reason: str = ""
 ) -> Mapping[str, WorkerProcess]:
-    """Which process each component worker is; spare simulators share a quota with the first: they count as it."""
+    """Which process each component worker is; spare simulators count as the first one."""
     driver = WorkerProcess(os.getpid(), gpu)
     ids = simulator.process_ids
     world = WorkerProcess(ids[0] if ids else os.getpid(), gpu, client, reason)
