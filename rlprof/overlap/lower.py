@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rlprof.garbage import collection_paused
 from rlprof.overlap.callgraph import Access, Call, CallGraph, expect_graph
-from rlprof.overlap.dependencies import dependencies
+from rlprof.overlap.dependencies import waits_of
 from rlprof.overlap.specs import Cell, NodeSpec
 from rlprof.taskgraph import Edge, EdgeKind, Task, TaskGraph, Use
 from rlprof.taskgraph.task import CellAccess, Scalar, worker_resource
@@ -128,26 +128,26 @@ def ranges(samples: tuple[int, ...]) -> str:
 
 def _edges(graph: CallGraph) -> list[Edge]:
     sync = {path for path, spec in graph.nodes.items() if spec.role == "sync"}
-    node = {call.id: call.node for call in graph.calls}
-    data: list[Edge] = []
-    cells: dict[tuple[str, str], list[str]] = {}
+    ids, nodes = [call.id for call in graph.calls], [call.node for call in graph.calls]
+    found: list[Edge] = []
     known: set[tuple[str, str]] = set()
-    for dependency in dependencies(graph):
-        pair = (dependency.source, dependency.target)
-        known.add(pair)
-        if dependency.kind == "data":
-            data.append(Edge(*pair, "data"))
-        else:
-            cells.setdefault(pair, []).append(dependency.item)
-    state = []
-    for (source, target), items in cells.items():
-        kind: EdgeKind = "publication" if sync and {node[source], node[target]} & sync else "state"
-        state.append(Edge(source, target, kind, _cells(items)))
+    for target, node, waits in zip(ids, nodes, waits_of(graph), strict=True):
+        cells: dict[int, list[str]] = {}
+        for source, kind, item in waits:
+            if kind == "data":
+                known.add((ids[source], target))
+                found.append(Edge(ids[source], target, "data"))
+            else:
+                cells.setdefault(source, []).append(item)
+        for source, items in cells.items():
+            why: EdgeKind = "publication" if sync and {nodes[source], node} & sync else "state"
+            known.add((ids[source], target))
+            found.append(Edge(ids[source], target, why, _cells(items)))
     chosen = [pair for stream in graph.streams for pair in pairwise(stream)]
-    order = [
+    found += [
         Edge(*pair, "order") for pair in dict.fromkeys([*chosen, *graph.order_edges]) if pair not in known
     ]
-    return [*data, *state, *order]
+    return found
 
 
 def _cells(items: list[str]) -> str:
