@@ -36,14 +36,17 @@ PYTHON
 }
 export -f probe
 step probe 60 bash -c probe
-python3 -c 'import pytest_timeout' 2> /dev/null && limit=(-p pytest_timeout --timeout "${TEST_SECONDS:-60}") || limit=()
+# from here on packages of mujoco_arm are of the tests' own process alone: mujoco_warp wants another MuJoCo
+export PYTHONPATH=$here
+run='import sys; sys.path.insert(1, sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))'
+python3 -c 'import pytest_timeout' 2> /dev/null && limit=(--timeout "${TEST_SECONDS:-60}") || limit=()
 files=("$@")
 # shellcheck disable=SC2207
 [ "${#files[@]}" -gt 0 ] || files=($(grep -rl --include='test_*.py' 'mark\.gpu' tests/workloads | sort))
 failed=0
 for file in "${files[@]}"; do
   name=$(basename "$file" .py)
-  LINES_SHOWN=${LINES_SHOWN:-40} step "$name" 150 python3 -m pytest -q -p no:cacheprovider -m gpu -rs --durations=5 \
+  LINES_SHOWN=${LINES_SHOWN:-40} step "$name" 150 python3 -c "$run" "$site" -q -p no:cacheprovider -m gpu -rs --durations=5 \
     --tb=short "${limit[@]}" --junitxml "$out/$name.xml" "$file" || failed=1
 done
 nvidia-smi --query-gpu=index,memory.used --format=csv,noheader
