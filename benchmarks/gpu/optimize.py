@@ -66,7 +66,7 @@ class Run:
 
     @property
     def left_s(self) -> float:
-        return self.ends - time.monotonic() - self.args.reserve
+        return self.ends - time.monotonic() - float(self.args.reserve)
 
     def all(self) -> None:
         with ExitStack() as stack:
@@ -76,7 +76,8 @@ class Run:
                 return
             try:
                 self.first()
-                self.by_hand()
+                if self.args.graph is None:
+                    self.by_hand()
                 self.meter()
                 if self.args.graph is not None:
                     self.given()
@@ -203,11 +204,10 @@ class Run:
             self.by_hand_steps = steps
             self.graphs["by hand"] = derive(self.here.workload.native, steps)
             found["streams"] = len(self.graphs["by hand"].streams)
-            if self.args.graph is None:  # for a later call, should the search find nothing
-                kept = GraphFile.of(
-                    self.here.workload.native, self.graphs["by hand"], steps, spares=self.args.spares
-                )
-                kept.write(self.args.out / f"by_hand{self.args.name}.json")
+            kept = GraphFile.of(
+                self.here.workload.native, self.graphs["by hand"], steps, spares=self.args.spares
+            )  # for a later call, should the search find nothing
+            kept.write(self.args.out / f"by_hand{self.args.name}.json")
         if "by hand" in self.graphs:
             self.iteration("by hand", "warm", warm=True)
 
@@ -227,12 +227,18 @@ class Run:
     def given(self) -> None:
         """A graph that an earlier call has selected."""
         from rlprof.overlap.optimize.graph_file import GraphFile
+        from rlprof.overlap.optimize.steps import derive
 
         with self.report.step("given_graph") as found:
             kept = GraphFile.read(self.args.graph)
             self.graphs["optimised"] = kept.derive(self.here.workload.native)
             self.steps = kept.steps
             found["steps"] = [str(s) for s in kept.steps]
+            # what its first round had found, for Fig 14
+            first, *more = kept.facts.get("round_steps", [len(kept.steps)])
+            if more:
+                self.graphs["round 1"] = derive(self.here.workload.native, kept.steps[:first])
+                self.graphs["round 2"] = self.graphs["optimised"]
         if "optimised" in self.graphs:
             self.iteration("optimised", "warm", warm=True)
 
@@ -282,7 +288,8 @@ class Run:
                     self.graphs[f"round {number}"] = one.after
             if result.steps:
                 self.graphs["optimised"], self.steps = result.graph, result.steps
-                kept = GraphFile.of(result.native, result.graph, result.steps, spares=args.spares)
+                facts = {"spares": args.spares, "round_steps": _steps_by_round(result)}
+                kept = GraphFile.of(result.native, result.graph, result.steps, **facts)
                 kept.write(args.out / f"graph{args.name}.json")
             found["steps"], found["ended"] = [str(s) for s in result.steps], result.ended
             found["net_s"], found["gain_s"] = result.net_overhead_s, result.gain_s
@@ -364,10 +371,11 @@ class Run:
         names += [n for n in ("with quota",) if n in self.graphs]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
-        best = self.graphs.get("optimised")
-        hand = self.graphs.get("by hand")
-        if best is not None and hand is not None and best.hash == hand.hash:
-            names = [n for n in names if n != "by hand"]
+        first = {}  # a graph that has several names runs under the one that says most
+        for name in ("optimised", *rounds[:1], "by hand"):
+            if (graph := self.graphs.get(name)) is not None:
+                first.setdefault(graph.hash, name)
+        names = [n for n in names if n in (*BASELINES, "with quota") or n in first.values()]
         return names
 
     def settled(self, name: str) -> bool:
@@ -476,6 +484,15 @@ class Run:
         found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}
         found["share_of_bound"] = {k: round(b.reached(best_s, wall_s), 4) for k, b in bounds.items()}
         return found
+
+
+def _steps_by_round(result: Any) -> list[int]:
+    """How many of the selected steps there were after each round that found any."""
+    from rlprof.overlap.optimize.steps import derive
+
+    made = {derive(result.native, result.steps[:n]).hash: n for n in range(1, len(result.steps) + 1)
+            if n == len(result.steps) or result.steps[n].kind != "interleave"}  # fmt: skip
+    return [made[r.after.hash] for r in result.rounds if r.accepted and r.after.hash in made]
 
 
 def _nothing(*_: Any, **__: Any) -> None:
