@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from rlprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from rlprof.planning.evaluate import Problem
     from rlprof.planning.pipeline import Pipeline
     from rlprof.planning.plan_file import SavedPlan
     from rlprof.planning.workload import LengthQuantile
@@ -129,7 +127,8 @@ def plan(
     from rlprof.planning.evaluate import Problem
     from rlprof.planning.hardware_file import cluster_named
     from rlprof.planning.options import ModelOptions
-    from rlprof.planning.plan_file import read_plan, saved_to_document, write_plan
+    from rlprof.planning.plan_file import read_plan, saved_search, saved_to_document, write_plan
+    from rlprof.planning.report import summary
     from rlprof.planning.search import search
     from rlprof.planning.search_options import SearchOptions
     from rlprof.planning.workload import Workload
@@ -166,13 +165,13 @@ def plan(
         result = search(problem, options, start=start, workers=workers, progress=progress)
     if result.interrupted:
         say("interrupted: this is the best plan so far")
-    saved = _saved(problem, options, result)
+    saved = saved_search(problem, options, result)
     if output is not None:
         write_plan(saved, output, force=force)
     if format is Format.JSON:
         write_json(saved_to_document(saved))
     else:
-        write(_summary(saved, result))
+        write(summary(saved, result))
     if output is not None:
         say(f"written: {output}")
 
@@ -342,83 +341,3 @@ def _seconds(text: str | None) -> float:
     from rlprof.cli.values import duration_ns
 
     return duration_ns(text or "60s", option="--budget", plain_unit="s", least_ns=1) / 1e9
-
-
-def _saved(problem: Problem, options: Any, result: Any) -> SavedPlan:
-    """What is kept of a search."""
-    import platform
-
-    import numpy as np
-
-    from rlprof import __version__
-    from rlprof.planning.baselines import concurrent_plan, greedy_plan, synchronous
-    from rlprof.planning.candidates import directories
-    from rlprof.planning.plan_file import SavedPlan
-
-    base = synchronous(problem)
-    found = directories(base)
-    facts = {
-        **asdict(options),
-        "evaluations_done": result.evaluations,
-        "seconds_taken": round(result.seconds, 3),
-        "interrupted": result.interrupted,
-        "parts": result.parts,
-        "workers": result.workers,
-        "structures": [
-            {"staleness": name, "throughput_tokens_per_s": score} for name, score in result.by_structure
-        ],
-        "versions": {"rlprof": __version__, "python": platform.python_version(), "numpy": np.__version__},
-    }
-    return SavedPlan(
-        result.evaluation.problem,
-        result.plan,
-        base.pipeline,
-        {"greedy": greedy_plan(base, found), "concurrent": concurrent_plan(base, found)},
-        facts,
-        result.elites,
-    )
-
-
-def _summary(saved: SavedPlan, result: Any) -> str:
-    """The plan for people."""
-    from rlprof.planning.gains import ladder, losses
-    from rlprof.planning.report import (
-        assignments_table,
-        comparison_table,
-        gantt_text,
-        ladder_table,
-        losses_table,
-        memory_table,
-    )
-
-    e = result.evaluation
-    problem = e.problem
-    baselines = saved.evaluate_baselines()
-    tau = ", ".join(f"{m} {k}" for m, k in problem.pipeline.tau.items())
-    rate = result.evaluations / result.seconds if result.seconds else math.nan
-    head = [
-        f"{problem.pipeline.name} on {problem.cluster} ({problem.cluster.size:,} GPUs): "
-        f"{e.score:,.0f} tokens/s predicted, staleness {tau or 'none'}",
-        f"{result.evaluations:,} plans evaluated in {result.seconds:.1f} s ({rate:,.0f} per second),"
-        f" hash {saved.hash[:12]}",
-    ]
-    notes = []
-    nominal = problem.cluster.hardware.nominal
-    if nominal:
-        notes.append(
-            f"{len(nominal)} of {len(problem.cluster.hardware.constants)} constants of"
-            f" {problem.cluster.hardware.name} are nominal, not measured: compare plans, do not trust times."
-        )
-    if not problem.workload.quantiles and any(v.role == "generation" for v in problem.pipeline.invocations):
-        notes.append("No --quantiles of the response lengths: generation is not split into phases.")
-    names = [v.name for v in problem.pipeline.invocations]
-    parts = [
-        "\n".join(head),
-        assignments_table(e),
-        memory_table(e.memory, problem.cluster.usable_bytes, names),
-        comparison_table([("this plan", e), *baselines.items()]),
-        ladder_table(ladder(e, baselines["concurrent"], saved.synchronous_score)),
-        *([losses_table(lost)] if (lost := losses(e)) else []),
-        gantt_text(e),
-    ]
-    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -26,6 +26,10 @@ from rlprof.planning.files import read_text, write_text
 from rlprof.planning.hardware_file import hardware_from_document, hardware_to_document
 from rlprof.planning.pipeline import Pipeline
 from rlprof.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from rlprof.planning.search import SearchResult
+    from rlprof.planning.search_options import SearchOptions
 
 FORMAT, VERSION = "rlprof.plan", 1
 
@@ -81,6 +85,48 @@ class SavedPlan:
     def hash(self) -> str:
         """SHA-256 of the canonical configuration: pipeline, workload, cluster, options and plan."""
         return configuration_hash(self.problem, self.plan)
+
+
+def saved_search(problem: Problem, options: SearchOptions, result: SearchResult) -> SavedPlan:
+    """Return what is kept of a search: its plan, the baselines, and how it was found.
+
+    Parameters
+    ----------
+    problem, options
+        As `rlprof.planning.search.search` was given them.
+    result : SearchResult
+        What it found.
+    """
+    import platform
+
+    import numpy as np
+
+    from rlprof import __version__
+    from rlprof.planning.baselines import concurrent_plan, greedy_plan, synchronous
+    from rlprof.planning.candidates import directories
+
+    base = synchronous(problem)
+    found = directories(base)
+    facts = {
+        **asdict(options),
+        "evaluations_done": result.evaluations,
+        "seconds_taken": round(result.seconds, 3),
+        "interrupted": result.interrupted,
+        "parts": result.parts,
+        "workers": result.workers,
+        "structures": [
+            {"staleness": name, "throughput_tokens_per_s": score} for name, score in result.by_structure
+        ],
+        "versions": {"rlprof": __version__, "python": platform.python_version(), "numpy": np.__version__},
+    }
+    return SavedPlan(
+        result.evaluation.problem,
+        result.plan,
+        base.pipeline,
+        {"greedy": greedy_plan(base, found), "concurrent": concurrent_plan(base, found)},
+        facts,
+        result.elites,
+    )
 
 
 def configuration_to_document(problem: Problem, plan: Plan) -> dict[str, Any]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlprof.planning.cost_memory import GroupMemory
 from rlprof.planning.evaluate import Evaluation
 from rlprof.planning.explain import Term
-from rlprof.planning.gains import Loss, Rung
+from rlprof.planning.gains import Loss, Rung, ladder, losses
 from rlprof.planning.plan import Box
 from rlprof.planning.timeline import gpu_ranges
 from rlprof.text import clean, shorten
+
+if TYPE_CHECKING:
+    from rlprof.planning.plan_file import SavedPlan
+    from rlprof.planning.search import SearchResult
 
 #: Width of a Gantt chart in text, and most rows of it.
 GANTT_COLUMNS, GANTT_ROWS = 72, 24
@@ -174,3 +180,38 @@ def gantt_text(evaluation: Evaluation, columns: int = GANTT_COLUMNS) -> str:
     legend = [f"{letters[i]} {clean(v.name)}" for i, v in enumerate(pipeline.invocations)]
     lines += [f"{' ' * width}  {axis}", f"{', '.join(legend)}, {TRANSFER} transfer or reshard, {IDLE} idle"]
     return "\n".join(lines)
+
+
+def summary(saved: SavedPlan, result: SearchResult) -> str:
+    """A search for people: the plan, its memory, the baselines, where the gain comes from, its schedule."""
+    e = result.evaluation
+    problem = e.problem
+    baselines = saved.evaluate_baselines()
+    tau = ", ".join(f"{m} {k}" for m, k in problem.pipeline.tau.items())
+    rate = result.evaluations / result.seconds if result.seconds else math.nan
+    head = [
+        f"{problem.pipeline.name} on {problem.cluster} ({problem.cluster.size:,} GPUs): "
+        f"{e.score:,.0f} tokens/s predicted, staleness {tau or 'none'}",
+        f"{result.evaluations:,} plans evaluated in {result.seconds:.1f} s ({rate:,.0f} per second),"
+        f" hash {saved.hash[:12]}",
+    ]
+    notes = []
+    nominal = problem.cluster.hardware.nominal
+    if nominal:
+        notes.append(
+            f"{len(nominal)} of {len(problem.cluster.hardware.constants)} constants of"
+            f" {problem.cluster.hardware.name} are nominal, not measured: compare plans, do not trust times."
+        )
+    if not problem.workload.quantiles and any(v.role == "generation" for v in problem.pipeline.invocations):
+        notes.append("No --quantiles of the response lengths: generation is not split into phases.")
+    names = [v.name for v in problem.pipeline.invocations]
+    parts = [
+        "\n".join(head),
+        assignments_table(e),
+        memory_table(e.memory, problem.cluster.usable_bytes, names),
+        comparison_table([("this plan", e), *baselines.items()]),
+        ladder_table(ladder(e, baselines["concurrent"], saved.synchronous_score)),
+        *([losses_table(lost)] if (lost := losses(e)) else []),
+        gantt_text(e),
+    ]
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
