@@ -116,7 +116,11 @@ def main() -> None:
     print(done.summary)
     busy = sorted(others)
     result: dict[str, Any] = {
-        "machine": {"cores": os.cpu_count(), "machine": platform.machine()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        },
         "others_busy_frac": {
             "median": busy[len(busy) // 2] if busy else None,
             "most": busy[-1] if busy else None,

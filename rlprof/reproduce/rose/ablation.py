@@ -75,15 +75,16 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     polars.DataFrame or Unavailable
         ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
-        ``reference`` (the schedules compared with), ``active_frac`` (mean), ``bound``. Today's schedules
-        are forms too, and the best of them counts with the levers that it ran with.
+        ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, in the run with
+        fewest), ``active_frac`` (mean), ``bound``. Today's schedules are forms too, and the best of them counts with
+        the levers that it ran with.
     """
     import polars as pl
 
     if frame.is_empty():
         return NOT_STORED
     rows = [r for r in frame.iter_rows(named=True) if r["withdrawn"] is None]
-    found: dict[tuple[str, str, bool], list[tuple[float, str, Row]]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[float, str, int, Row]]] = {}
     for file in dict.fromkeys(r["file"] for r in rows):
         of = [r for r in rows if r["file"] == file]
         rates: dict[str, list[float]] = {}
@@ -96,13 +97,13 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         for r in of:
             for form in forms(r):
                 found.setdefault((r["simulator"], form, r["mps"]), []).append(
-                    (r["steps_per_s"] / today[reference], _called(reference), r)
+                    (r["steps_per_s"] / today[reference], _called(reference), len(today), r)
                 )
     table = []
     for (simulator, form, mps), each in found.items():
-        over, active = [e[0] for e in each], [e[2]["active_frac"] for e in each]
+        over, active = [e[0] for e in each], [e[3]["active_frac"] for e in each]
         known = [a for a in active if a is not None]
-        bounds = [e[2]["bound"] for e in each if e[2]["bound"] is not None]
+        bounds = [e[3]["bound"] for e in each if e[3]["bound"] is not None]
         table.append(
             {
                 "simulator": simulator,
@@ -112,8 +113,9 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
                 "least": min(over),
                 "most": max(over),
                 "iterations": len(each),
-                "runs": len({e[2]["file"] for e in each}),
+                "runs": len({e[3]["file"] for e in each}),
                 "reference": " and ".join(dict.fromkeys(e[1] for e in each)),
+                "todays": min(e[2] for e in each),
                 "active_frac": fmean(known) if known else None,
                 "bound": median(bounds) if bounds else None,
             }
@@ -254,7 +256,8 @@ def _cause(frame: pl.DataFrame, simulator: str, row: Row) -> str:
     """What differs from the paper's set-up, what is compared with, and what became of the quota."""
     of = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator and r["mps"] == row["mps"]]
     text = (
-        f"{set_up(of[-1])}; over {row['reference']}, the best of today's schedules in the same run"
+        f"{set_up(of[-1])}; over {row['reference']}, the"
+        f" {'best' if row['todays'] > 1 else 'only one'} of today's schedules in the same run"
         f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
         f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
     )

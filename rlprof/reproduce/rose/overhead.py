@@ -103,8 +103,7 @@ def spent_rows(frame: pl.DataFrame, paper: Paper) -> pl.DataFrame | Unavailable:
     if frame.is_empty():
         return NOT_STORED
     rows: list[tuple[str, str, float]] = []
-    for r in frame.iter_rows(named=True):
-        run = f"{r['simulator']}{', MPS' if r['mps'] else ''}"
+    for run, r in _labelled(frame):
         parts = (r["retained_training_s"], r["net_s"], r["quota_s"])
         rows += [(run, what, s) for what, s in zip(PARTS, parts, strict=True) if s is not None]
     for name in dict.fromkeys(PAPER_SIMULATORS[s] for s in frame["simulator"] if s in PAPER_SIMULATORS):
@@ -117,6 +116,16 @@ def spent_rows(frame: pl.DataFrame, paper: Paper) -> pl.DataFrame | Unavailable:
     )
 
 
+def _labelled(frame: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
+    """Rows with a name for each run: what it optimised, and its file where several did the same."""
+    rows = list(frame.iter_rows(named=True))
+    labels = [f"{r['simulator']}{', MPS' if r['mps'] else ''}" for r in rows]
+    return [
+        (f"{label}, {Path(r['file']).stem}" if labels.count(label) > 1 else label, r)
+        for label, r in zip(labels, rows, strict=True)
+    ]
+
+
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Section 5.4: optimising in all, net, and its share of a complete run."""
     frame = tables["overhead"]
@@ -124,11 +133,10 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     if isinstance(table, Unavailable):
         return _compared("LIBERO", {}, paper, "LIBERO", table.reason)
     found: list[Compared] = []
-    for whole, share in zip(frame.iter_rows(named=True), table.iter_rows(named=True), strict=True):
+    for (label, whole), share in zip(_labelled(frame), table.iter_rows(named=True), strict=True):
         name = PAPER_SIMULATORS.get(whole["simulator"])
         if name is None:
             continue
-        label = f"{whole['simulator']}{', MPS' if whole['mps'] else ''}"
         found += _compared(label, {**whole, **share}, paper, name, _cause(whole))
     return found
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.rose.reported import as_run, is_report
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def documents(
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
+        if isinstance(document, dict) and is_report(document):
+            document = as_run(document)
         if isinstance(document, dict) and wanted(document):
             found[str(path.relative_to(checkout / folder))] = document
     return found
@@ -78,7 +81,7 @@ def on_gpu(document: Document) -> bool:
 
 
 def is_optimisation(document: Document) -> bool:
-    """Whether `benchmarks.gpu.optimize` wrote it, wherever it ran."""
+    """Whether `benchmarks.gpu.optimize` wrote it, or `rlprof optimize` reported it, wherever it ran."""
     return document.get("command") == "optimize" and isinstance(document.get("config"), dict)
 
 

@@ -188,7 +188,7 @@ def test_todays_schedules_count_with_the_levers_that_they_had(tmp_path: Path) ->
     frame = rows(ablation, tmp_path, a=made.optimised(variants=variants))
     compared = ablation.compare_rounds({"ablation": frame}, PAPER)[1]
     assert compared.ours == pytest.approx(1.25)
-    assert "over colocated-pipe+graph" in compared.cause
+    assert "over colocated-pipe+graph, the best of today's" in compared.cause
 
 
 def test_a_processor_has_no_mps_and_stands_for_both_figures(tmp_path: Path) -> None:
@@ -205,6 +205,40 @@ def test_a_processor_has_no_mps_and_stands_for_both_figures(tmp_path: Path) -> N
     assert mps.cause == full.cause == "a processor has no MPS"
     assert ablation.compare_rounds({"ablation": frame}, PAPER)[0].ours == pytest.approx(1.2)
     assert ablation.study("h200", 0, tmp_path).missing  # it is no measurement on a GPU
+
+
+def test_a_report_of_the_optimiser_is_a_run_of_two_orders(tmp_path: Path) -> None:
+    config = {
+        "simulator": "mujoco_arm", "policy": "pi0", "preset": "tiny", "envs": 64, "device": "cpu",
+        "rollout_epochs": 2, "chunks": 8, "chunk_steps": 5,
+    }  # fmt: skip
+    times = (("a", 9.0), ("a", 2.0), ("b", 1.6), ("c", 1.0), ("a", 2.2), ("b", 1.7))
+    document = {
+        "format": "rlprof optimisation",
+        "version": 1,
+        "facts": {"config": config, "hardware": {"cores": 2, "torch": "2.13.0"}},
+        "machine": {"date": "2026-11-30"},
+        "steps": ["split", "interleave"],
+        "decisions": [{"what": "started", "graph": "a"}, {"what": "ended", "graph": "b"}],
+        "iterations": [{"graph": g, "time_s": t, "sm_activity": 0.5} for g, t in times],
+        "total": {"pairs": [[2.0, 1.6], [2.2, 1.7]]},
+        "rounds": [{"accepted": True}, {"accepted": False}],
+        "ended": "round 2 found nothing that pays",
+        "overhead": {"total_s": 60.0, "retained_training_s": 29.0, "net_s": 31.0, "gain_s": 0.4},
+    }
+    made.checkout(tmp_path)
+    made.write(tmp_path / "benchmarks" / "results" / "optimize" / "cpu.json", document)
+    frame = obtain(ablation.study("smoke", 0, tmp_path), tmp_path / "out").table.frame
+    # the first iteration, and that of a graph which was not selected, were compared with nothing
+    assert frame["variant"].to_list() == ["native", "optimised"] * 2
+    assert frame["steps_per_s"].to_list() == [pytest.approx(5120 / t) for t in (2.0, 1.6, 2.2, 1.7)]
+    first, *_ = ablation.compare_rounds({"ablation": frame}, PAPER)
+    assert first.ours == pytest.approx((5120 / 1.6 + 5120 / 1.7) / (5120 / 2.0 + 5120 / 2.2))
+    assert "over colocated, the only one of today's" in first.cause
+    spent = obtain(overhead.study("smoke", 0, tmp_path), tmp_path / "spent").table.frame
+    net = {c.quantity: c.ours for c in overhead.compare({"overhead": spent}, PAPER)}
+    assert net["mujoco_arm: net overhead"] == 31.0
+    assert over_time.study("smoke", 0, tmp_path).missing  # it has no samples
 
 
 def test_without_a_run_there_is_nothing_to_draw() -> None:
@@ -232,6 +266,13 @@ def test_searching_a_quota_is_told_apart(tmp_path: Path) -> None:
     spent = overhead.spent_rows(frame, PAPER)
     assert isinstance(spent, pl.DataFrame)
     assert spent.filter(pl.col("run") == "mujoco_warp, MPS")["seconds"].sum() == 380.0
+
+
+def test_runs_of_one_simulator_are_told_apart(tmp_path: Path) -> None:
+    frame = rows(overhead, tmp_path, first=made.optimised(), second=made.optimised())
+    names = [c.quantity for c in overhead.compare({"overhead": frame}, PAPER)]
+    assert len(set(names)) == len(names)
+    assert "libero, second: net overhead" in names
 
 
 # Figs 10 and 15 -------------------------------------------------------------------------------------------
