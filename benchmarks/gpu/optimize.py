@@ -375,8 +375,7 @@ class Run:
         for name in ("optimised", *rounds[:1], "by hand"):
             if (graph := self.graphs.get(name)) is not None:
                 first.setdefault(graph.hash, name)
-        names = [n for n in names if n in (*BASELINES, "with quota") or n in first.values()]
-        return names
+        return [n for n in names if n in (*BASELINES, "with quota") or n in first.values()]
 
     def settled(self, name: str) -> bool:
         """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
