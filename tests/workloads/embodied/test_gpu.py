@@ -87,7 +87,7 @@ def test_iterations_do_what_the_loop_says_and_answers_are_given_again(options: d
             if config.cuda_graph:
                 assert done.row["cuda_graph_refused"] is None
             if not REHEARSAL:
-                assert done.row["gpu_peak_bytes"] > 1e6
+                assert done.row["gpu_peak_bytes"] > 1e5
         if config.stage_schedule.offload and not REHEARSAL:
             assert on(trainer.actor.policy) == {"cpu"}
             assert all(t.is_pinned() for t in tensors_of(trainer.actor.policy))

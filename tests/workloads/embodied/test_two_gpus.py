@@ -68,7 +68,7 @@ def test_training_on_both_is_training_on_one(micro_batch: int) -> None:
                 continue
             (other,) = trainer.actor.replicas.others
             assert {str(p.device) for p in other.parameters()} == {SECOND}
-            assert torch.cuda.max_memory_allocated(SECOND) > 1e6
+            assert torch.cuda.max_memory_allocated(SECOND) > 1e5
     (one, first), (both, second) = found
     assert [u.samples for u in both.record.updates] == [u.samples for u in one.record.updates]
     assert both.row["grad_norm"] == pytest.approx(one.row["grad_norm"], rel=1e-2)
