@@ -76,8 +76,8 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
         ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, in the run with
-        fewest), ``active_frac`` (mean), ``bound``. Today's schedules are forms too, and the best of them counts with
-        the levers that it ran with.
+        fewest), ``active_frac`` (mean), ``bound``. Today's schedules are forms too, and the best of them
+        counts with the levers that it ran with.
     """
     import polars as pl
 

@@ -223,6 +223,7 @@ def stored_study(
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
     config, machine = document["config"], document.get("machine", {})
+    gpu, _, more = str(machine.get("gpu", "")).partition("\n")[0].partition(", ")
     return {
         "file": file,
         "simulator": config["simulator"],
@@ -230,10 +231,13 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "preset": config.get("preset"),
         "envs": config["envs"],
         "device": config["device"],
-        "gpu": str(machine.get("gpu", "")).partition(",")[0].partition("\n")[0] or "none",
+        "gpu": gpu or "none",
+        "driver": more.partition(", ")[0] or None,
+        "cores": machine.get("cores"),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
         "date": machine.get("date"),
         "torch": machine.get("torch"),
+        "run_seed": config.get("seed"),
     }
 
 
