@@ -1,4 +1,4 @@
-"""Where the values of one recorded run come from: identity of objects, views of memory, writes in place.
+"""Where the values of one recorded run come from: identity of objects, views of arrays, writes in place.
 
 Every object that a call of the run returned, or that the region was given, is known by its identity; it is
 kept alive while the run is recorded, so that no other object can take its place. What reaches a call and is
@@ -7,7 +7,7 @@ not known is settled when all runs are there: the same in each is a constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.known import FRESH, Known, MemoryTrack, Raw, RawPack, can_change, is_shared
+from rlprof.overlap.memories import Memories
 from rlprof.overlap.readers import reader_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.stamps import Stamps
@@ -23,9 +24,6 @@ from rlprof.overlap.values import (
     MemoryKey,
     Parts,
     is_array,
-    is_borrowed,
-    memory_key,
-    memory_range,
     take_apart,
     torch_module,
     view_of,
@@ -65,12 +63,11 @@ class Lineage:
         self.components = set() if components is None else components
         #: Objects of the run by their identity.
         self.table: dict[int, Known] = {}
-        self._memories: dict[tuple[str, int], MemoryTrack] = {}
+        #: The memory that they lie in.
+        self.memories = memories = Memories(self.table, [] if owned is None else owned)
+        self._tracks, self._fresh = memories.tracks, memories.fresh
+        self._place_fresh, self._track = memories.place_fresh, memories.track
         self._given: list[Known] = []
-        #: Keys of memory that is another's, and arrays of registered state, which may be that other.
-        self._same: dict[MemoryKey, MemoryKey] = {}
-        self._owned: list[tuple[MemoryKey, Any]] = [] if owned is None else owned
-        self._borrowed = False
         # three items for each, one after another: a row of its own for each would be one more object that
         # the garbage collector goes through again and again
         self._shared: list[Any] = []
@@ -80,8 +77,6 @@ class Lineage:
         torch = torch_module()
         self._tensors = frozenset() if torch is None else frozenset({torch.Tensor, torch.nn.Parameter})
         self._strided = None if torch is None else torch.strided
-        #: Arrays of memory of their own that nobody has used yet: most are never asked for.
-        self._fresh: list[Known] = []
 
     @property
     def shared(self) -> Iterator[tuple[CallRecord, Path, Any]]:
@@ -92,34 +87,6 @@ class Lineage:
     def layouts(self) -> Iterator[tuple[CallRecord, Path, tuple[Key, ...]]]:
         """Containers, where calls returned them, and the keys of their items."""
         return _threes(self._layouts)
-
-    @property
-    def memories(self) -> Iterable[MemoryTrack]:
-        """All memory in which an array of the run lies."""
-        self._place_all()
-        return self._memories.values()
-
-    def memory(self, key: MemoryKey) -> MemoryTrack | None:
-        """Memory by its key; None if no array is known to lie there."""
-        track = self._memories.get(key)
-        if track is None and key[0] == "numpy":
-            known = self.table.get(key[1])
-            if known is not None and known.memory is FRESH:
-                return self.place_fresh(known)
-        return track
-
-    def place_fresh(self, known: Known) -> MemoryTrack:
-        """Follow the memory of an array that is used for the first time."""
-        key = ("numpy", id(known.obj))
-        track = known.memory = self._memories[key] = MemoryTrack(key, known.obj, known.record)
-        track.wholes.append(known)
-        return track
-
-    def _place_all(self) -> None:
-        for known in self._fresh:
-            if known.memory is FRESH:
-                self.place_fresh(known)
-        self._fresh.clear()
 
     # containers that are changed in place ------------------------------------------------------------------
 
@@ -145,9 +112,9 @@ class Lineage:
         if known.memory is not None:
             return known.memory
         key = ("container", id(known.obj))
-        track = self._memories.get(key)
+        track = self._tracks.get(key)
         if track is None:
-            track = self._memories[key] = MemoryTrack(key)
+            track = self._tracks[key] = MemoryTrack(key)
             track.creator = known.record
             track.wholes.append(known)
         return track
@@ -168,7 +135,7 @@ class Lineage:
                 return self._leaf(known, value)
             if known.memory is not None:
                 if known.memory is FRESH:
-                    self.place_fresh(known)
+                    self._place_fresh(known)
                 arrays.append(known)
                 return known
             if known.items is None:
@@ -176,7 +143,7 @@ class Lineage:
             if are_same(known.items, items_of(value)):
                 for array in known.arrays:
                     if array.memory is FRESH:
-                        self.place_fresh(array)
+                        self._place_fresh(array)
                     arrays.append(array)
                 return known
             parts = take_apart(value)
@@ -192,7 +159,7 @@ class Lineage:
         if parts is None or depth > DEEPEST:
             known = self.table[id(value)] = Known(value, None)
             if self._writes and self._follows(value):
-                self._place(known, ("object", id(value)))
+                self.memories.place(known, ("object", id(value)))
                 arrays.append(known)
             return known
         items = [self.resolve(item, arrays, depth + 1) for item in parts.items]
@@ -216,35 +183,10 @@ class Lineage:
             if known.record is None and not known.external and known.memory is not None and not known.view:
                 yield known
 
-    def _key(self, array: Any) -> MemoryKey:
-        """Return the key of an array's memory; tensors on numpy's memory have that of numpy's array."""
-        key = memory_key(array)
-        known = self._same.get(key)
-        if known is not None or self.memory(key) is not None:
-            return known or key
-        borrowed = key[0] == "memory" and is_borrowed(array)
-        if borrowed:
-            self._borrowed = True
-            self._place_all()
-        if borrowed or (self._borrowed and key[0] == "numpy"):
-            known = self._same[key] = self._overlapping(array) or key
-        return known or key
-
-    def _overlapping(self, array: Any) -> MemoryKey | None:
-        """Key of host memory that is known already and that an array lies in."""
-        low, high = memory_range(array)
-        held = [(track.key, track.array) for track in self._memories.values() if track.array is not None]
-        for key, other in [*held, *self._owned]:
-            if key[0] in ("numpy", "memory"):
-                first, last = memory_range(other)
-                if first < high and low < last:
-                    return key
-        return None
-
     def _array(self, value: Any) -> Known:
         """Make an unknown array known, as a view of a known one if it is."""
-        key = self._key(value)
-        track = self.memory(key)
+        key = self.memories.key_of(value)
+        track = self._track(key)
         made = None
         if track is not None:
             for whole in reversed(track.wholes):
@@ -255,17 +197,9 @@ class Lineage:
                     break
         if made is None:
             made = Known(value, None)
-        self._place(made, key)
+        self.memories.place(made, key)
         self.table[id(value)] = made
         return made
-
-    def _place(self, known: Known, key: MemoryKey) -> None:
-        track = self.memory(key)
-        if track is None:
-            track = self._memories[key] = MemoryTrack(key, known.obj if is_array(known.obj) else None)
-        if known.view is None and (known.record is not None or known.external):
-            track.wholes.append(known)
-        known.memory = track
 
     # values that come into being ---------------------------------------------------------------------------
 
@@ -314,7 +248,7 @@ class Lineage:
         known = self.table.get(id(value))
         if cls is np.ndarray:
             if known is None:
-                if value.base is None and not self._borrowed and record is not None:
+                if value.base is None and not self.memories.borrowed and record is not None:
                     return self._enter_fresh(value, record, path, event)
             elif record is not None and record.was_given(value):
                 return known
@@ -378,7 +312,7 @@ class Lineage:
                 and item.base is None
                 and id(item) not in table
                 and record is not None
-                and not self._borrowed
+                and not self.memories.borrowed
             ):
                 array = self._enter_fresh(item, record, (*path, key), event)
                 items.append(array)
@@ -417,7 +351,7 @@ class Lineage:
 
     def _enter_fresh(self, value: Any, record: CallRecord, path: Path, event: int) -> Known:
         """An array of numpy that owns its memory and was never seen: usually a result made just now."""
-        if ("numpy", id(value)) in self._memories:  # but views of it were
+        if ("numpy", id(value)) in self._tracks:  # but views of it were
             return self._enter_array(value, None, record, path, event, False)
         made = self.table[id(value)] = Known(value, record, path)
         made.memory = FRESH
@@ -438,17 +372,19 @@ class Lineage:
         """An array or object that a call returned, or that came with the region's arguments."""
         made = Known(value, record, path, external)
         is_followed_tensor = type(value) in self._tensors and value.layout is self._strided
-        if type(value) is np.ndarray:
-            key = ("numpy", id(value)) if value.base is None and not self._borrowed else self._key(value)
+        if type(value) is np.ndarray and value.base is None and not self.memories.borrowed:
+            key: MemoryKey = ("numpy", id(value))
+        elif is_followed_tensor or is_array(value):
+            key = self.memories.key_of(value)
         else:
-            key = self._key(value) if is_followed_tensor or is_array(value) else ("object", id(value))
-        track = self.memory(key)
+            key = ("object", id(value))
+        track = self._track(key)
         if self._writes:
             made.stamp = self.stamps.of_tensor(value) if is_followed_tensor else self.stamps.take(value)
             made.stamped_at = event
         if track is None:
             array = value if key[0] != "object" else None
-            track = self._memories[key] = MemoryTrack(key, array, record)
+            track = self._tracks[key] = MemoryTrack(key, array, record)
         elif record is not None:
             before = known or (track.wholes[-1] if track.wholes else None)
             if self._writes and before is not None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.components import Components
 from rlprof.overlap.context import CallContext
 from rlprof.overlap.errors import RecordingError, WrapError
 from rlprof.overlap.recorder import Recorder
 from rlprof.overlap.recording import Recording
-from rlprof.overlap.remote import class_name
 from rlprof.overlap.specs import NodeSpec, StateSpec
 from rlprof.overlap.state import State
 from rlprof.overlap.trace import RunTrace
@@ -47,7 +47,7 @@ class Program:
         self._recorder: Recorder | None = None
         self._recordings: dict[str, Recording] = {}
         self._undo: list[Callable[[], None]] = []
-        self._components: dict[int, tuple[Any, str]] = {}
+        self._components = Components(self.nodes)
 
     def __repr__(self) -> str:
         return f"Program({', '.join(self.nodes) or 'no nodes'})"
@@ -102,25 +102,7 @@ class Program:
 
     def component_of(self, node: ExecutionNode) -> str:
         """Component of a node that was not given one: by the object that its entry is bound to."""
-        owner = node.owner
-        if owner is not None:
-            return self._component_of_object(owner)
-        return node.parent.component if node.parent is not None else ""
-
-    def _component_of_object(self, owner: Any) -> str:
-        for node in self.nodes.values():
-            if node.owner is owner and node._component:
-                return node._component
-        known = self._components.get(id(owner))
-        if known is None:
-            name = first = class_name(owner)
-            taken = {component for _, component in self._components.values()}
-            number = 1
-            while name in taken:
-                number += 1
-                name = f"{first} {number}"
-            known = self._components[id(owner)] = (owner, name)
-        return known[1]
+        return self._components.of_node(node)
 
     def node_specs(self) -> dict[str, NodeSpec]:
         """Specs of all nodes by path."""
@@ -128,10 +110,11 @@ class Program:
 
     def state_specs(self) -> dict[str, StateSpec]:
         """Specs of all state objects by name."""
+        of_state = self._components.of_state
         return {
             name: StateSpec(
                 name=name,
-                component=state.component if state.component is not None else self._owner_of(state),
+                component=of_state(state) if state.component is None else state.component,
                 partitions=state.partitions,
                 by_sample=state.by_sample,
                 copies=1 + len(state.copies),
@@ -140,24 +123,6 @@ class Program:
             )
             for name, state in self.states.items()
         }
-
-    def _owner_of(self, state: State) -> str:
-        """Component whose object a state is or has; else the one that first writes it."""
-        if state.obj is not None:
-            bound = [node for node in self.nodes.values() if node.owner is not None]
-            for node in bound:
-                if node.owner is state.obj:
-                    return node.component
-            for node in bound:
-                if any(value is state.obj for value in getattr(node.owner, "__dict__", {}).values()):
-                    return node.component
-        writers = [
-            n.component
-            for n in self.nodes.values()
-            for a in n.accesses
-            if a.name == state.name and a.mode != "read"
-        ]
-        return writers[0] if writers else ""
 
     # what happens at calls ---------------------------------------------------------------------------------
 

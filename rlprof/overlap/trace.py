@@ -24,7 +24,7 @@ from rlprof.overlap.modes import current_modes
 from rlprof.overlap.remote import Done, is_reference, outcome
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.surroundings import Surroundings
-from rlprof.overlap.uses import Uses, batch_size, depends_on_call, fixed_uses, uses
+from rlprof.overlap.uses import NodeUses, Uses, batch_size, depends_on_call, uses
 from rlprof.overlap.values import MemoryKey, at_path, describe, is_array, torch_module
 from rlprof.overlap.watch import Watch
 
@@ -82,7 +82,7 @@ class RunTrace:
         self._is_around = self._random
         #: Generators that were first drawn from in this run, by whom is not known.
         self.drawn_unseen: tuple[str, ...] = ()
-        self._facts = {node: _Facts(node) for node in program.nodes.values()}
+        self._facts = {node: NodeUses(node) for node in program.nodes.values()}
         self._whole: dict[tuple[str, int | None], Uses] = {}
         torch = torch_module()
         self._torch = torch is not None
@@ -103,7 +103,7 @@ class RunTrace:
             above: CallRecord | None = parent.record if parent is not None and self.records else None
             record = context.record = CallRecord(node, context, above)
             self._event += 1
-            facts = self._facts.get(node) or _Facts(node)
+            facts = self._facts.get(node) or NodeUses(node)
             if self._pending:
                 self._collect()
             if facts.takes_self and args:
@@ -369,34 +369,6 @@ class RunTrace:
     def unfinished(self) -> str | None:
         """Id of a call that had not ended when the region returned."""
         return next((record.id for _, record, _ in self._pending.values()), None)
-
-
-class _Facts:
-    """What is the same at every call of a node.
-
-    Attributes
-    ----------
-    takes_self : bool
-        A method that was wrapped in its class: its first argument is its object.
-    uses : tuple of (Cell, mode) or None
-        As of `fixed_uses`.
-    has_batch : bool
-        It declares a batch.
-    first_axis : int or None
-        Axis of samples of its first argument, if it is clear that this is one of the batch.
-    """
-
-    __slots__ = ("first_axis", "has_batch", "takes_self", "uses")
-
-    def __init__(self, node: ExecutionNode) -> None:
-        is_method = not node.is_marked and node.parameters[:1] == ("self",)
-        self.takes_self = is_method and node.owner is None
-        self.uses = fixed_uses(node)
-        batch = node.batch
-        self.has_batch = batch is not None
-        self.first_axis: int | None = None
-        if batch is not None and batch.parameters is None and not batch.sequences:
-            self.first_axis = batch.axis if node.parameters[:1] != (batch.samples,) else None
 
 
 def _components(program: Program) -> set[int]:

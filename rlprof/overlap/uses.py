@@ -107,6 +107,34 @@ def fixed_uses(node: ExecutionNode) -> Uses | None:
     return uses(node, CallContext(node.path, None, 0, False), (), {}, None)
 
 
+class NodeUses:
+    """What is the same at every call of a node.
+
+    Attributes
+    ----------
+    takes_self : bool
+        A method that was wrapped in its class: its first argument is its object.
+    uses : tuple of (Cell, mode) or None
+        As of `fixed_uses`.
+    has_batch : bool
+        It declares a batch.
+    first_axis : int or None
+        Axis of samples of its first argument, if it is clear that this is one of the batch.
+    """
+
+    __slots__ = ("first_axis", "has_batch", "takes_self", "uses")
+
+    def __init__(self, node: ExecutionNode) -> None:
+        is_method = not node.is_marked and node.parameters[:1] == ("self",)
+        self.takes_self = is_method and node.owner is None
+        self.uses = fixed_uses(node)
+        batch = node.batch
+        self.has_batch = batch is not None
+        self.first_axis: int | None = None
+        if batch is not None and batch.parameters is None and not batch.sequences:
+            self.first_axis = batch.axis if node.parameters[:1] != (batch.samples,) else None
+
+
 def depends_on_call(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call may use other cells than another of its size: it is told some, or computes them."""
     if any(access.key_function is not None for access in node.accesses):
