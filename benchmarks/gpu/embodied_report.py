@@ -168,8 +168,7 @@ def sampler(args: argparse.Namespace, config: Any) -> Any:
 
     scratch = args.out / "activity"
     scratch.mkdir(parents=True, exist_ok=True)
-    devices = (config.device, config.rollout_device or config.device)
-    return Activity.start(scratch, *devices, backend=args.backend)
+    return Activity.start(scratch, *config.devices, backend=args.backend)
 
 
 def means(activity: Any, spans: dict[str, tuple[int, int]]) -> Any:
