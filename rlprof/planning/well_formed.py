@@ -26,6 +26,9 @@ def check(pipeline: Pipeline) -> None:
     """Check that each edge carries what its ends pass, publications start at training and carry its weights,
     containers without a producer or consumer are declared, and data edges are acyclic (RPEG, Appendix A).
 
+    Also that every use of a trainable model is published to: its weights would never be new ones, and nothing
+    would keep it from running ahead of training for all steps.
+
     Raises
     ------
     PipelineError
@@ -41,6 +44,7 @@ def check(pipeline: Pipeline) -> None:
     _check_models(pipeline, where)
     _check_edges(pipeline, where)
     _check_boundary(pipeline, where)
+    _check_served(pipeline, where)
     _ = pipeline.topological_order
 
 
@@ -157,4 +161,15 @@ def _check_boundary(pipeline: Pipeline, where: str) -> None:
             raise PipelineError(
                 f"{where}: container {name!r} has no consumer",
                 hint="let an invocation take it, or make it an output",
+            )
+
+
+def _check_served(pipeline: Pipeline, where: str) -> None:
+    reached = {link.target for link in pipeline.publications}
+    for v in pipeline.invocations:
+        if v.model in pipeline.training and v.role != "training" and v.name not in reached:
+            trained = pipeline.invocations[pipeline.training[v.model]].name
+            raise PipelineError(
+                f"{where}: {v.name!r} uses trainable model {v.model!r}: no publication brings its weights",
+                hint=f"add one from {trained!r}, or let it use a frozen model",
             )

@@ -114,6 +114,7 @@ WRONG = {
     "names 'x', no invocation": {"data": (*RIGHT.data, Link("x", "t", "r"))},
     r"the data edge g -> i \(Y\) is there twice": {"data": (*RIGHT.data, RIGHT.data[0])},
     "starts at 'i', which does not train": {"publications": (Link("i", "t", "r"),)},
+    "'g' uses trainable model 'pi': no publication brings its weights": {"publications": ()},
     "does not carry the weights of 'pi'": {
         "invocations": (replace(GENERATE, inputs=("W", "r")), JUDGE, replace(TRAIN, outputs=("W", "r"))),
         "publications": (Link("t", "g", "r"),),
