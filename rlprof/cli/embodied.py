@@ -180,6 +180,13 @@ def options(
         int | None,
         typer.Option(metavar="PERCENT", min=1, max=100, help="The rollout process' share, by MPS."),
     ] = None,
+    simulator_low_priority: Annotated[
+        bool | None,
+        typer.Option(
+            "--simulator-low-priority/--no-simulator-low-priority",
+            help="The simulator's processes are MPS clients of a priority below normal.",
+        ),
+    ] = None,
     cuda_graph: Annotated[
         bool | None,
         typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),

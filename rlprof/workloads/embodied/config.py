@@ -68,6 +68,8 @@ class Config:
         Rollouts have a process of their own: a CUDA context, and under MPS a share of the SMs, of its own.
     simulator_sm_percent, rollout_sm_percent : int or None
         Shares of the SMs under MPS; None: half each where a hybrid schedule has one GPU, else all.
+    simulator_low_priority : bool
+        The simulator's processes have a priority below normal among the clients of an MPS daemon.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     train_pipe : bool
@@ -121,6 +123,7 @@ class Config:
     rollout_process: bool = False
     simulator_sm_percent: int | None = None
     rollout_sm_percent: int | None = None
+    simulator_low_priority: bool = False
     cuda_graph: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False

@@ -16,6 +16,7 @@ from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.nodes import ENV
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from rlprof.workloads.embodied.sharing import no_client_priority
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import CallGraph
@@ -28,9 +29,10 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "workers": ("workers",),
     "groups": (),
     "priorities": (),
+    "client-priority": ("simulator_low_priority",),
 }
 #: Values of `Config` that levers change.
-LEVER_FIELDS = ("cuda_graph", "rendering", "shadows", "workers")
+LEVER_FIELDS = ("cuda_graph", "rendering", "shadows", "workers", "simulator_low_priority")
 #: Values to try in place of those that are found here; a reason: the lever is not to be tried.
 Wanted = Mapping[str, "tuple[Value, ...] | Unavailable | None"]
 
@@ -226,6 +228,8 @@ class _Exchanged:
     """A lever for which the simulator is exchanged, with its state."""
 
     name: str
+    #: Spare simulators do no work before there is a graph.
+    beside = False
 
     def __init__(self, here: Embodied, wanted: Sequence[Value] | Unavailable | None = None) -> None:
         self._here, self._wanted = here, wanted
@@ -241,7 +245,7 @@ class _Exchanged:
     def use(self, value: Value) -> None:
         """Let a simulator of this value work, in the state of the one before."""
         key = None if value == self.present else tuple(self.changes(value).items())
-        self._here.simulator.use(key, beside=False)  # spare ones do no work before there is a graph
+        self._here.simulator.use(key, beside=self.beside)
 
     def refused(self) -> str | None:
         """It is one or the other."""
@@ -309,6 +313,33 @@ class Workers(_Exchanged):
     def changes(self, value: Value) -> dict[str, Any]:
         """Values of the configuration."""
         return {"workers": value}
+
+
+class ClientPriority(_Exchanged):
+    """Whether the simulator yields to other clients of MPS; see `CudaGraph`. It is one of a graph's levers.
+
+    Priorities of streams hold within a process, this one between processes. It can only be lower than normal,
+    so that the other way round is a matter of how the driver was started.
+    """
+
+    name = "client-priority"
+    beside = True
+
+    @property
+    def present(self) -> Value:
+        """Whether it does."""
+        return self._here.config.simulator_low_priority
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say the other one of yes and no."""
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        why = no_client_priority(self._here.config)
+        return (not self.present,) if why is None else Unavailable(why)
+
+    def changes(self, value: Value) -> dict[str, Any]:
+        """Values of the configuration."""
+        return {"simulator_low_priority": bool(value)}
 
 
 def processes_to_try(envs: int, cores: int) -> tuple[int, ...]:

@@ -19,8 +19,9 @@ from rlprof.overlap.optimize.options import Options
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
+from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.levers import Wanted, setting_levers, stream_components
+from rlprof.workloads.embodied.levers import ClientPriority, Wanted, setting_levers, stream_components
 from rlprof.workloads.embodied.optimize import Embodied
 
 #: Share of the budget after which no lever of the program is tried any more.
@@ -164,6 +165,10 @@ class Search:
         if "priorities" in wanted:
             components = stream_components(here, found.graph)
             levers.append(Priorities(selected, here.workload, components, here.forget_captured))
+        if "client-priority" in wanted:
+            alone = len(found.graph.streams) < 2
+            idle = Unavailable("nothing overlaps in the selected graph") if alone else None
+            levers.append(ClientPriority(here, idle or wanted["client-priority"]))
         measured = measure_levers(
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlprof.workloads.embodied.config import Config
@@ -20,6 +20,8 @@ CUDA_SIMULATORS = ("mujoco_warp",)
 #: Share of simulator and of rollout where a hybrid schedule has one GPU: RLinf gives each half of the GPUs.
 HALF_PERCENT = 50
 PIPE, PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+#: Of a client, from its start: 0 is normal, 1 below that. There is none above normal.
+PRIORITY, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "1"
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,20 @@ class Sharing:
         For people and for metrics.
     simulator_percent, rollout_percent : int or None
         Shares of the SMs; None: all of them.
+    simulator_low_priority : bool
+        The simulator is a client of MPS of a priority below normal.
     """
 
     label: str
     simulator_percent: int | None = None
     rollout_percent: int | None = None
+    simulator_low_priority: bool = False
 
     @property
     def simulator_environment(self) -> Mapping[str, str]:
         """Variables for the simulator's processes."""
-        return _environment(self.simulator_percent)
+        low = {PRIORITY: BELOW_NORMAL} if self.simulator_low_priority else {}
+        return {**_environment(self.simulator_percent), **low}
 
     @property
     def rollout_environment(self) -> Mapping[str, str]:
@@ -54,6 +60,28 @@ def _environment(percent: int | None) -> Mapping[str, str]:
 
 
 def sharing(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
+    """Return how a run shares GPUs; parameters and errors as of `shares_of`."""
+    found = shares_of(config, environ)
+    if not config.simulator_low_priority:
+        return found
+    why = no_client_priority(config, environ)
+    if why is not None:
+        raise ConfigurationError(
+            f"the simulator cannot have a low priority: {why}", hint="leave --simulator-low-priority away"
+        )
+    return replace(
+        found, label=f"{found.label}; simulator below normal priority", simulator_low_priority=True
+    )
+
+
+def no_client_priority(config: Config, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Say why the simulator can have no priority among the clients of MPS; None if it can."""
+    if config.simulator not in CUDA_SIMULATORS:
+        return f"{config.simulator} is no CUDA client of MPS"
+    return _why_none(config, environ)
+
+
+def shares_of(config: Config, environ: Mapping[str, str] = os.environ) -> Sharing:
     """Return how a run shares GPUs.
 
     Parameters

@@ -25,6 +25,7 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.levers import (
     LEVERS,
+    ClientPriority,
     CudaGraph,
     Rendering,
     Workers,
@@ -38,6 +39,7 @@ from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 from rlprof.workloads.embodied.optimize_search import Search
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.runner import run
+from rlprof.workloads.embodied.sharing import PIPE, sharing
 from tests.workloads.embodied.made import small
 
 
@@ -115,6 +117,32 @@ def test_what_does_not_apply_says_why() -> None:
     fixed = Unavailable("--workers is given, which fixes it")
     assert Workers(here(blind), fixed).others() == fixed
     assert Workers(here(blind), (1, 2, 64, 65)).others() == (1, 64)
+
+
+def test_a_simulator_yields_to_others_only_as_a_client_of_mps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warp = configure("h200", simulator="mujoco_warp", workers=1)
+    monkeypatch.delenv(PIPE, raising=False)
+    assert ClientPriority(here(warp)).others() == Unavailable("no MPS daemon")
+    with pytest.raises(ConfigurationError, match="cannot have a low priority: no MPS daemon"):
+        sharing(replace(warp, simulator_low_priority=True))
+    (tmp_path / "control").touch()
+    daemon = {PIPE: str(tmp_path)}
+    monkeypatch.setenv(PIPE, str(tmp_path))
+    lever = ClientPriority(here(warp))
+    assert (lever.present, lever.others()) == (False, (True,))
+    assert lever.changes(True) == {"simulator_low_priority": True}
+    assert "libero is no CUDA client" in str(
+        ClientPriority(here(configure("h200", simulator="libero"))).others()
+    )
+    low = sharing(replace(warp, simulator_low_priority=True, simulator_sm_percent=60), daemon)
+    assert low.simulator_environment == {
+        "CUDA_MPS_CLIENT_PRIORITY": "1",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "60",
+    }
+    assert low.label.endswith("simulator below normal priority")
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in sharing(warp, daemon).simulator_environment
 
 
 def test_images_are_as_they_were_wherever_they_are_drawn() -> None:
@@ -221,7 +249,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(out: Path) -> Request:
-    levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities", {})
+    levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities,client-priority", {})
     return Request(
         config=small(workers=1), out=out, activity="off", rounds=1, targets=1, alternatives=1, pairs=5,
         local_pairs=1, budget_s=600.0, levers=levers,
@@ -237,7 +265,9 @@ def test_the_whole_command_keeps_a_lever_and_a_run_has_to_have_it(tmp_path: Path
     assert list(rows) == list(LEVERS)
     assert rows["workers"]["outcome"] == "kept"
     assert rows["workers"]["result"]["gain_frac"] == pytest.approx(0.3)
-    assert {rows[n]["outcome"] for n in ("cuda-graph", "rendering", "priorities")} == {"does not apply"}
+    assert {rows[n]["outcome"] for n in ("cuda-graph", "rendering", "priorities", "client-priority")} == {
+        "does not apply"
+    }
     assert "lever workers, 1 -> 2: +30.0%" in done.summary
     assert "<td>1 → 2</td>" in (out / "report.html").read_text()
     assert result["facts"]["config"]["workers"] == 2
