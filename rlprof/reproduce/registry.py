@@ -145,8 +145,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "rpeg/table04",
         "ablation: what each mechanism is worth",
-        ("rpeg.ablation", "rpeg.ablation_causes"),
-        "rpeg.ablation_causes:compare",
+        ("rpeg.ablation", "rpeg.ablation_causes", "rpeg.ablation_slow"),
+        "rpeg.ablation_slow:compare",
     ),
     Figure(
         "rpeg/table10",

@@ -48,7 +48,7 @@ MEANING = {
 UNGUIDED = "unguided"
 DRAWN_AS_PAPER = (FULL, "A7", "A9")
 #: Evaluations of each search, seeds, scenarios.
-PRESETS = {"smoke": (300, 1, ("MemTight",)), "full": (20_000, 5, tuple(s.name for s in ABLATION))}
+PRESETS = {"smoke": (300, 1, ("MemTight",)), "full": (3_000, 5, tuple(s.name for s in ABLATION))}
 #: Choices of execution; the others are mechanisms of the search.
 EXECUTION = ("A1", "A2", "A3")
 PRINTED = ("A1", "A2", "A3", "A7", "A9")

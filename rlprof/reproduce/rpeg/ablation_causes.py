@@ -1,7 +1,4 @@
-"""Why Table IV differs: A1 to A3 again, with suspected causes put in place of ours one after the other.
-
-With slower links, which come nearest to the paper, also A4 to A9: which features dominate?
-"""
+"""Why Table IV differs: A1 to A3 again, with suspected causes put in place of ours one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.planning.cluster import LINK_KINDS, TIERS
 from rlprof.planning.evaluate import Problem
 from rlprof.planning.search_options import SearchOptions
-from rlprof.reproduce.compare import Compared, yes
+from rlprof.reproduce.compare import Compared
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rpeg import ablation
 from rlprof.reproduce.rpeg.causes import AS_IS, PLAIN, Change, scaled, ungated
@@ -48,35 +45,36 @@ CAUSES: dict[str, Change] = {
 CHANGES = (ablation.FULL, *ablation.EXECUTION)
 SCENARIOS = ("MemTight", "Hetero", "Deep")
 #: Evaluations of each search, seeds, scenarios, causes.
-PRESETS = {"smoke": (200, 1, 1, 2), "full": (20_000, 2, len(SCENARIOS), len(CAUSES))}
+PRESETS = {"smoke": (200, 1, 1, 2), "full": (4_000, 1, len(SCENARIOS), len(CAUSES))}
 
 
-def _problem(setting: Setting, cause: str, change: str) -> Problem:
+def problem_under(setting: Setting, cause: str, change: str) -> Problem:
+    """Return the problem of a scenario under a cause; for A1 without splitting by response length."""
     return ablation.without(CAUSES[cause](setting.problem), change)
 
 
 def _rows(setting: Setting, cause: str, change: str, chosen: SearchOptions) -> list[dict[str, Any]]:
-    row, _ = searched(_problem(setting, cause, change), chosen)
+    row, _ = searched(problem_under(setting, cause, change), chosen)
     facts = {"scenario": setting.name, "cause": cause, "change": change, "guided": 0.5, "seed": chosen.seed}
     return [{**facts, **row}]
 
 
 def study(preset: str, seed: int, _: Path) -> Study:
-    """Return the study: scenarios x causes x (full, A1 to A3; with slow links A1 to A9) x seeds."""
+    """Return the study: scenarios x causes x (full, A1 to A3) x seeds."""
     evaluations, seeds, scenarios, causes = PRESETS[preset]
     settings = {s.name: s for s in ABLATION if s.name in SCENARIOS[:scenarios]}
     base = ablation.base_options(evaluations, seed, preset)
     cases: dict[str, Callable[[], list[dict[str, Any]]]] = {}
     for setting in settings.values():
         for cause in list(CAUSES)[:causes]:
-            for change in ablation.CHANGES if cause == SLOW_LINKS else CHANGES:
+            for change in CHANGES:
                 for n in range(seeds):
                     chosen = ablation.changed(base, change, seed + n)
                     label = f"{setting.name}, {cause}, {change}, seed {seed + n}"
                     cases[label] = partial(_rows, setting, cause, change, chosen)
 
     def problem_of(row: Mapping[str, Any]) -> Problem:
-        return _problem(settings[row["scenario"]], row["cause"], row["change"])
+        return problem_under(settings[row["scenario"]], row["cause"], row["change"])
 
     parameters = {"constants": constants_digest(), "search": options_document(base)}
     return Study(
@@ -153,18 +151,9 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         for row in ablation.compare(tables, paper, told(causes))
     ]
     lost = by_cause(causes)
-    printed = {c: paper.value("table04", f"{c} loss", "average") for c in ablation.PRINTED}
-    known = {c: v for c, v in printed.items() if isinstance(v, float)}
-    three = {c: v for c, v in known.items() if c in ablation.EXECUTION}
+    printed = {c: paper.value("table04", f"{c} loss", "average") for c in ablation.EXECUTION}
+    three = {c: v for c, v in printed.items() if isinstance(v, float)}
     for cause in lost["cause"].unique(maintain_order=True):
         mean = means(lost, cause, ablation.EXECUTION)
         rows.append(Compared(f"order of A1 to A3, {cause}", "", ablation.order(mean), ablation.order(three)))
-    every = means(lost, SLOW_LINKS, ablation.CHANGES)
-    if set(ablation.SMALL) <= set(every):
-        rows += [
-            Compared(f"{c}, average, {SLOW_LINKS}", "%", 100 * every[c], printed.get(c, "below 1"))
-            for c in sorted(every)
-        ]
-        first = set(ablation.order(every).split(", ")) == set(ablation.EXECUTION)
-        rows.append(Compared(f"A1 to A3 are the largest losses, {SLOW_LINKS}", "", yes(first), "yes"))
     return rows
