@@ -21,7 +21,7 @@ CUDA_SIMULATORS = ("mujoco_warp",)
 HALF_PERCENT = 50
 PIPE, PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 #: Of a client, from its start: 0 is normal, 1 below that. There is none above normal.
-PRIORITY, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "1"
+PRIORITY, NORMAL, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "0", "1"
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,12 @@ class Sharing:
     @property
     def simulator_environment(self) -> Mapping[str, str]:
         """Variables for the simulator's processes."""
-        low = {PRIORITY: BELOW_NORMAL} if self.simulator_low_priority else {}
-        return {**_environment(self.simulator_percent), **low}
+        found = dict(_environment(self.simulator_percent))
+        if self.simulator_low_priority:
+            found[PRIORITY] = BELOW_NORMAL
+        elif PRIORITY in os.environ:  # that of this process is no reason for the simulator to have it
+            found[PRIORITY] = NORMAL
+        return found
 
     @property
     def rollout_environment(self) -> Mapping[str, str]:

@@ -143,6 +143,8 @@ def test_a_simulator_yields_to_others_only_as_a_client_of_mps(
     }
     assert low.label.endswith("simulator below normal priority")
     assert "CUDA_MPS_CLIENT_PRIORITY" not in sharing(warp, daemon).simulator_environment
+    monkeypatch.setenv("CUDA_MPS_CLIENT_PRIORITY", "1")  # of the driver: the simulator goes first
+    assert sharing(warp, daemon).simulator_environment == {"CUDA_MPS_CLIENT_PRIORITY": "0"}
 
 
 def test_images_are_as_they_were_wherever_they_are_drawn() -> None:
