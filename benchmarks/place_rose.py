@@ -112,7 +112,7 @@ def nothing_measured(document: Document) -> str:
     steps = document.get("steps", {})
     counted = [i for i in document.get("iterations", ()) if not (i["warm_up"] or i.get("short"))]
     alone = [name for name, step in steps.items() if name.startswith("solo_") and step.get("ok")]
-    if counted or alone or document.get("optimisation"):
+    if counted or alone or document.get("optimisation") or document.get("quotas"):
         return ""
     if document.get("command") == "selftest" and any(step.get("ok") for step in steps.values()):
         return ""

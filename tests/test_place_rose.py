@@ -137,6 +137,15 @@ def test_runs_that_measured_nothing_are_refused_with_the_reason(checkout: Path, 
     assert why["mps.json"].startswith("it is not complete")
 
 
+def test_a_search_of_a_quota_alone_is_worth_something(checkout: Path, tmp_path: Path) -> None:
+    document = made.optimised(
+        "mujoco_warp", mps=True, variants=(), quotas={"quotas": {}, "reason": "no pair"}
+    )
+    del document["optimisation"]
+    document["steps"] = {"quotas": {"ok": True}}
+    assert place_rose.place([left(tmp_path / "out", optimize_mujoco_warp_mps=document)], checkout).files
+
+
 def test_a_check_writes_nothing(checkout: Path, tmp_path: Path) -> None:
     out = left(tmp_path / "out", optimize_mujoco_arm=made.optimised("mujoco_arm", device="cpu"))
     before = sorted(checkout.rglob("*"))
