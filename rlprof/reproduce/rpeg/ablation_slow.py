@@ -38,9 +38,9 @@ def study(preset: str, seed: int, _: Path) -> Study:
         f"{setting.name}, {change}, seed {seed + n}": partial(
             _rows, setting, change, ablation.changed(base, change, seed + n)
         )
+        for n in range(seeds)
         for setting in settings.values()
         for change in ablation.CHANGES
-        for n in range(seeds)
     }
 
     def problem_of(row: Mapping[str, Any]) -> Problem:
