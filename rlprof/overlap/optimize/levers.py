@@ -234,7 +234,7 @@ class _Run:
                 return row("dropped", _why(result, reused=known is not None), result)
             lever.use(value)
             lever.keep(value)
-            return row("kept", _why(result, reused=known is not None), result)
+            return row("kept", _why(result, reused=known is not None, kept=True), result)
         except KeyboardInterrupt:
             self.stopped = True
             lever.use(before)
@@ -260,6 +260,8 @@ class _Run:
         return measure_paired(lambda: run(before), lambda: run(value), rule, clock=self.clock)
 
 
-def _why(result: PairedComparison, *, reused: bool = False) -> str:
-    word = "no gain that counts" if result.decision == "unclear" else result.decision
+def _why(result: PairedComparison, *, reused: bool, kept: bool = False) -> str:
+    word: str = result.decision
+    if word == "unclear":  # with too few pairs for a decision those that there are decide
+        word = "every pair was won" if kept else "no gain that counts"
     return f"{word}, {result.reason}" + (" (measured before)" if reused else "")

@@ -109,6 +109,13 @@ def test_what_is_clearly_faster_is_kept_and_the_next_lever_is_tried_with_it() ->
     )
 
 
+def test_few_pairs_decide_if_all_are_won() -> None:
+    program = Program({"workers": 1}, {("workers", 2): 0.9})
+    found = measured(program, Setting(program, "workers", (2,)), rule=Rule(confidence=0.9, most_pairs=1))
+    assert found.kept == {"workers": 2}
+    assert found.rows[0].reason == "every pair was won, not clear after 1 pairs"
+
+
 def test_what_is_slower_or_within_the_noise_is_not_kept() -> None:
     program = Program({"workers": 1}, {("workers", 2): 1.2, ("workers", 3): 0.999}, noise_frac=0.02)
     found = measured(program, Setting(program, "workers", (2, 3)))
