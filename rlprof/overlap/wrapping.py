@@ -41,9 +41,9 @@ def wrap(
     ----------
     holder : object
         An object, a class or a module. Of an object only its own method is replaced, not its class's: one
-        that was copied or unpickled has its native method (but not one of ``copy.copy``, which shares all
-        attributes). In a class static and class methods stay what they are; of a plain method ``self`` is the
-        first argument.
+        that was copied or unpickled has its native method (but not one that a ``__copy__`` of its class made
+        of its attributes). In a class static and class methods stay what they are; of a plain method ``self``
+        is the first argument.
     attribute : str
         Name of the function or method.
     parent, *accesses, name, component, stateless, batch, resources, role, movable, copy_argument
@@ -104,6 +104,9 @@ def wrap(
     if hasattr(entry, "remote"):
         put.remote = put
     setattr(holder, attribute, type(own)(put) if isinstance(own, (staticmethod, classmethod)) else put)
+    if isinstance(put, _Put):
+        put.rlprof_before = before
+        vars(holder).setdefault("__reduce_ex__", _Reduction(_reduced, holder))
     node.program.on_unwrap(functools.partial(_put_back, holder, attribute, before))
     return node
 
@@ -112,6 +115,8 @@ class _Put(functools.partial[Any]):
     """What stands in place of an object's method: a copy of the object has its own method, without a node."""
 
     rlprof_node: ExecutionNode
+    #: The attribute that it stands in place of.
+    rlprof_before: Any = _ABSENT
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self.rlprof_node.native, memo)
@@ -124,8 +129,39 @@ def _same(native: Any) -> Any:
     return native
 
 
+class _Reduction(functools.partial[Any]):
+    """An object's own ``__reduce_ex__``, which `copy` and `pickle` ask before that of its class."""
+
+
+def _reduced(holder: Any, protocol: Any) -> Any:
+    """Take an object apart as its class does, with its native attributes in place of nodes."""
+    of_class: Any = type(holder).__reduce_ex__
+    found = of_class(holder, protocol)
+    if isinstance(found, str) or len(found) < 3:
+        return found
+    state = found[2]
+    if isinstance(state, dict):
+        state = _natives(state)
+    elif isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], dict):
+        state = (_natives(state[0]), state[1])  # attributes, and those in slots
+    return (*found[:2], state, *found[3:])
+
+
+def _natives(attributes: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in attributes.items():
+        native = value.rlprof_before if type(value) is _Put else value
+        if native is not _ABSENT and type(native) is not _Reduction:
+            found[name] = native
+    return found
+
+
 def _put_back(holder: Any, attribute: str, before: Any) -> None:
     if before is _ABSENT:
         delattr(holder, attribute)
     else:
         setattr(holder, attribute, before)
+    held = getattr(holder, "__dict__", {})
+    is_last = not any(type(value) is _Put for value in held.values())  # some lie if `isinstance` asks
+    if is_last and type(held.get("__reduce_ex__")) is _Reduction:
+        del held["__reduce_ex__"]

@@ -184,7 +184,7 @@ class Copied:
         return x * self.weight
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda obj: pickle.loads(pickle.dumps(obj))])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda obj: pickle.loads(pickle.dumps(obj))])
 def test_a_copy_of_an_object_does_not_call_the_method_of_the_first(
     duplicate: Callable[[Copied], Copied],
 ) -> None:
@@ -196,3 +196,31 @@ def test_a_copy_of_an_object_does_not_call_the_method_of_the_first(
     assert not hasattr(second.infer, "rlprof_node")
     program.unwrap()
     assert second.infer(2) == 20
+
+
+class InSlots:
+    """Attributes in slots and others."""
+
+    __slots__ = ("__dict__", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 1
+        self.given = len
+
+    def infer(self, x: int) -> int:
+        return x * self.weight
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_has_the_attributes_that_nodes_stand_in_place_of(
+    duplicate: Callable[[InSlots], InSlots],
+) -> None:
+    first, program = InSlots(), Program()
+    root = wrap(first, "infer", program)
+    wrap(first, "given", root)
+    second = duplicate(first)
+    second.weight = 10
+    assert (first.infer(2), second.infer(2)) == (2, 20)
+    assert vars(second) == {"given": len}
+    program.unwrap()
+    assert vars(first) == {"given": len}
