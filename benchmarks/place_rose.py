@@ -2,10 +2,10 @@
 
     python -m benchmarks.place_rose OUT... [--draw DIR] [--check]
 
-Each OUT is a folder that `embodied.sh`, `optimize.sh` or `mps.sh` wrote, or one that holds such. Results are
-known by what they hold: `embodied_*.json` and `optimize_*.json` go to `benchmarks/results/gpu`, an
-optimisation on a processor to `benchmarks/results/optimize`, `mps.json` in two parts as
-`benchmarks.gpu.mps_report` keeps it. They lose what names the card, the user or folders; one that still
+Each OUT is a folder that `embodied.sh`, `optimize.sh`, `levers.sh` or `mps.sh` wrote, or one that holds such.
+Results are known by what they hold: `embodied_*.json`, `optimize_*.json` and `levers_*.json` go to
+`benchmarks/results/gpu`, an optimisation on a processor to `benchmarks/results/optimize`, `mps.json` in two
+parts as `benchmarks.gpu.mps_report` keeps it. They lose what names the card, the user or folders; one that still
 tells of a machine or a person is not placed, nor is one in which nothing was measured. Then the raw tables
 in `datasets/runs/rose` and the tables of `benchmarks/README.md` are made again.
 
@@ -114,7 +114,7 @@ def nothing_measured(document: Document) -> str:
     alone = [name for name, step in steps.items() if name.startswith("solo_") and step.get("ok")]
     if counted or alone or document.get("optimisation") or document.get("quotas"):
         return ""
-    if document.get("command") == "selftest" and any(step.get("ok") for step in steps.values()):
+    if document.get("command") in ("selftest", "levers") and any(step.get("ok") for step in steps.values()):
         return ""
     failed = [f"{name}: {step.get('error', '')}"[:120] for name, step in steps.items() if not step.get("ok")]
     return f"nothing was measured ({'; '.join(failed) or 'it did not get that far'})"
@@ -126,7 +126,7 @@ def target(path: Path, document: Document) -> str | None:
         return FOLDER
     if document.get("command") == "selftest" and str(document["config"].get("device", "")).startswith("cuda"):
         return FOLDER
-    if on_gpu(document):
+    if on_gpu(document) or (document.get("command") == "levers" and document["machine"].get("gpu")):
         return FOLDER
     return PROCESSOR_FOLDER if is_optimisation(document) else None
 

@@ -146,6 +146,13 @@ def test_a_search_of_a_quota_alone_is_worth_something(checkout: Path, tmp_path: 
     assert place_rose.place([left(tmp_path / "out", optimize_mujoco_warp_mps=document)], checkout).files
 
 
+def test_levers_are_placed_with_the_others(checkout: Path, tmp_path: Path) -> None:
+    machine = made.run()["machine"]
+    document = {"command": "levers", "machine": machine, "steps": {"probe": {"ok": True}}}
+    (file,) = place_rose.place([left(tmp_path / "out", levers_libero=document)], checkout).files
+    assert json.loads(file.read_text()) == document
+
+
 def test_a_check_writes_nothing(checkout: Path, tmp_path: Path) -> None:
     out = left(tmp_path / "out", optimize_mujoco_arm=made.optimised("mujoco_arm", device="cpu"))
     before = sorted(checkout.rglob("*"))
