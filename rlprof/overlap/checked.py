@@ -78,7 +78,7 @@ def check_declarations(
     if program.table or program._recorder is not None:
         what = f"{next(iter(program.table))} has a replacement" if program.table else "it is being recorded"
         raise WrapError(f"a program cannot be checked while {what}", hint="uninstall it first")
-    watch = _Watch(program, dict(fingerprints or {}), frozenset(opaque), seed)
+    watch = _Checker(program, dict(fingerprints or {}), frozenset(opaque), seed)
     kept, kept_random = Contents(watch.roots()), GlobalRandom()
     positions = {path: repr(node.switch.outside) for path, node in program.nodes.items()}
     try:
@@ -115,7 +115,7 @@ class _Frame:
     before: Before | None = None
 
 
-class _Watch:
+class _Checker:
     """Stands before every native entry."""
 
     def __init__(

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlprof.overlap.bindings import Path
 from rlprof.overlap.known import FRESH, Known, MemoryTrack, Raw, RawPack, can_change, is_shared
-from rlprof.overlap.memories import Memories
+from rlprof.overlap.memory_tracks import MemoryTracks
 from rlprof.overlap.readers import reader_of
 from rlprof.overlap.specs import Key
 from rlprof.overlap.stamps import Stamps
@@ -64,7 +64,7 @@ class Lineage:
         #: Objects of the run by their identity.
         self.table: dict[int, Known] = {}
         #: The memory that they lie in.
-        self.memories = memories = Memories(self.table, [] if owned is None else owned)
+        self.memories = memories = MemoryTracks(self.table, [] if owned is None else owned)
         self._tracks, self._fresh = memories.tracks, memories.fresh
         self._place_fresh, self._track = memories.place_fresh, memories.track
         self._given: list[Known] = []

@@ -15,7 +15,7 @@ from rlprof.overlap.recording import Recording
 from rlprof.overlap.remote import watching_fetches
 from rlprof.overlap.trace import RunTrace
 from rlprof.overlap.values import is_array, memory_key, take_apart
-from rlprof.overlap.watch import Watch
+from rlprof.overlap.watchlist import Watchlist
 from rlprof.text import counted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Recorder:
         self._program = program
         self._wanted, self._skip, self._writes = runs, skip, writes
         self._runs: list[RunTrace] = []
-        self._watch = Watch(tuple(ignore))
+        self._watch = Watchlist(tuple(ignore))
         self._owners: dict[tuple[str, int], str] = {}
         self._kept: list[Any] = []
         self._recording: Recording | None = None

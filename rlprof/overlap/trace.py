@@ -26,7 +26,7 @@ from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.surroundings import Surroundings
 from rlprof.overlap.uses import NodeUses, Uses, batch_size, depends_on_call, uses
 from rlprof.overlap.values import MemoryKey, at_path, describe, is_array, torch_module
-from rlprof.overlap.watch import Watch
+from rlprof.overlap.watchlist import Watchlist
 
 if TYPE_CHECKING:
     from rlprof.overlap.node import ExecutionNode
@@ -44,7 +44,7 @@ class RunTrace:
     ----------
     program : Program
         Whose calls they are.
-    watch : Watch
+    watch : Watchlist
         What earlier runs want to know more of.
     writes : bool
         Look for writes in place.
@@ -55,7 +55,7 @@ class RunTrace:
     def __init__(
         self,
         program: Program,
-        watch: Watch,
+        watch: Watchlist,
         writes: bool = True,
         owned: list[tuple[MemoryKey, Any]] | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ from rlprof.overlap.known import FRESH, Known, MemoryTrack
 from rlprof.overlap.values import MemoryKey, is_array, is_borrowed, memory_key, memory_range
 
 
-class Memories:
+class MemoryTracks:
     """Pieces of memory by what tells them apart.
 
     Parameters

@@ -8,7 +8,7 @@ from rlprof.overlap.bindings import Path
 from rlprof.overlap.known import Known
 
 
-class Watch:
+class Watchlist:
     """What is looked at before and after every call, because an earlier run saw it change unexplained."""
 
     def __init__(self, ignored: tuple[object, ...] = ()) -> None:
