@@ -77,7 +77,7 @@ def test_a_block_is_captured(tmp_path):
     assert report.activity_source == "host_cores"
     assert report.iteration.count == 3
     assert nodes(out) == {"iteration": 3, "iteration/policy": 3}
-    assert report.iteration.total_s == pytest.approx(0.6, abs=0.2)
+    assert 0.6 <= report.iteration.total_s < 6
     # ranges and samples are on one clock: the samples cover the ranges
     assert report.frame["coverage"].min() > 0.9
     assert trace.meta.utc_origin_ns == pytest.approx(time.time_ns(), abs=60e9)

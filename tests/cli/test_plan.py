@@ -179,13 +179,13 @@ def test_processes_of_a_search_end_with_it(tmp_path: Path, number: signal.Signal
     command = [sys.executable, "-m", "rlprof", *map(str, SMALL), "--budget", "60s", "--workers", "2"]
     with subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.DEVNULL) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        assert until(lambda: len(children.read_text().split()) == 2, 60)
+        assert until(lambda: len(children.read_text().split()) == 2, 120)
         pids = children.read_text().split()
         process.send_signal(number)
         began = time.monotonic()
-        process.wait(30)
-    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
-    assert time.monotonic() - began < 30
+        process.wait(120)
+    assert until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 120)
+    assert time.monotonic() - began < 240
     assert not list(tmp_path.iterdir())
 
 

@@ -607,7 +607,7 @@ def test_state_without_an_object_is_not_called_fine() -> None:
 
 def test_calls_at_the_same_time_cannot_be_told_apart() -> None:
     counter, program = Counter(), Program()
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=60)
 
     def wait() -> None:
         both.wait()

@@ -130,9 +130,9 @@ def test_a_worker_that_is_killed_in_the_middle_is_named_soon_and_nothing_is_left
         began = time.monotonic()
         with pytest.raises(RlprofError, match="worker victim") as caught:
             region(obs)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 40
         assert "/step@" in caught.value.__notes__[0]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 40
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

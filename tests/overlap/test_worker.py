@@ -48,7 +48,7 @@ def test_methods_run_in_another_process(draw: LocalWorker) -> None:
     assert draw.process() == draw.process_id != os.getpid()
     future = draw.process.submit()
     assert isinstance(future, Future)
-    assert future.result(10) == draw.process_id
+    assert future.result(50) == draw.process_id
     with pytest.raises(KeyError, match="gone"):
         draw.fail()
 
@@ -88,8 +88,8 @@ def test_a_worker_that_is_killed_is_named_soon() -> None:
         began = time.monotonic()
         os.kill(worker.process_id, signal.SIGKILL)
         with pytest.raises(RlprofError, match=r"worker victim: .* killed by signal 9"):
-            future.result(10)
-        assert time.monotonic() - began < 5
+            future.result(50)
+        assert time.monotonic() - began < 40
         with pytest.raises(RlprofError):
             worker.process()
 

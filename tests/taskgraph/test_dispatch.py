@@ -75,7 +75,7 @@ def test_a_larger_graph_in_threads() -> None:
 
 
 def test_independent_tasks_overlap_and_exclusive_ones_do_not() -> None:
-    meet = threading.Barrier(2, timeout=10)
+    meet = threading.Barrier(2, timeout=60)
     inside = threading.Semaphore(1)
 
     def both(task: Task, inputs: Mapping[str, Any]) -> None:

@@ -62,6 +62,6 @@ def test_a_guardian_that_is_told_so_ends_nothing() -> None:
     with subprocess.Popen(["sleep", "60"], env={**os.environ, VARIABLE: "test.3;"}) as child:
         command = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), "test.3"]
         for last_words, ended in ((f"{child.pid + 10_000_000}\nbye\n", False), ("", True)):
-            subprocess.run(command, input=last_words, text=True, check=True, timeout=20)
+            subprocess.run(command, input=last_words, text=True, check=True, timeout=60)
             time.sleep(0.01)
             assert (child.poll() is not None) == ended

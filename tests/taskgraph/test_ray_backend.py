@@ -132,7 +132,7 @@ def test_an_actor_killed_in_the_middle(pool: RayBackend, tmp_path: Path) -> None
     timer = after(0, kill)
     with pytest.raises(WorkerLostError, match="task bad lost its worker left: actor of process") as caught:
         run(graph, pool)
-    assert time.monotonic() - killed[0] < 5
+    assert time.monotonic() - killed[0] < 40
     timer.join()
     assert (caught.value.task, caught.value.worker) == ("bad", "left")
     ids = [int(i) for i in path.read_text().split()]
@@ -163,7 +163,7 @@ def test_a_task_that_takes_too_long_loses_its_actor(cluster: Any) -> None:
         begun = time.monotonic()
         with pytest.raises(WorkerLostError, match=r"did not finish within 0.3 s"):
             run(one("hang"), backend)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 40
         assert not alive(*backend.process_ids.values())
 
 

@@ -189,7 +189,7 @@ def test_a_cell_that_is_written_is_used_by_nobody_else() -> None:
 
 
 def test_readers_share_a_cell_and_copies_are_separate() -> None:
-    meet = threading.Barrier(3, timeout=10)
+    meet = threading.Barrier(3, timeout=60)
     graph = TaskGraph(
         (
             task("a", 0, read("ENV")),

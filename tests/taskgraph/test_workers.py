@@ -36,7 +36,7 @@ class SlowToAnswer(Worker):
 
     def down(self) -> WorkerDownError | None:
         if threading.current_thread().name == "rlprof watcher":
-            self.second_began.wait(1.0)
+            self.second_began.wait(30.0)
         return None
 
     def end(self, error: WorkerDownError | EndedError) -> None:

