@@ -5,9 +5,9 @@
 Each OUT is a folder that `embodied.sh`, `optimize.sh`, `levers.sh` or `mps.sh` wrote, or one that holds such.
 Results are known by what they hold: `embodied_*.json`, `optimize_*.json` and `levers_*.json` go to
 `benchmarks/results/gpu`, an optimisation on a processor to `benchmarks/results/optimize`, `mps.json` in two
-parts as `benchmarks.gpu.mps_report` keeps it. They lose what names the card, the user or folders; one that still
-tells of a machine or a person is not placed, nor is one in which nothing was measured. Then the raw tables
-in `datasets/runs/rose` and the tables of `benchmarks/README.md` are made again.
+parts as `benchmarks.gpu.mps_report` keeps it. They lose what names the card, the user or folders; one that
+still tells of a machine or a person is not placed, nor is one in which nothing was measured. Then the raw
+tables in `datasets/runs/rose` and the tables of `benchmarks/README.md` are made again.
 
 With ``--draw DIR`` all figures of Rose are drawn into DIR, with ours beside the paper's. ``--check`` says
 what would be done and writes nothing.
