@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.errors import UnreadableError
 from rlprof.overlap.optimize.graph_file import GraphFile
-from rlprof.overlap.optimize.levers import Lever, Value
+from rlprof.overlap.optimize.levers import Lever, Row, Value
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
@@ -99,10 +99,15 @@ def setting_levers(here: Embodied, wanted: Wanted) -> list[Lever]:
     return [made[name](here, values) for name, values in wanted.items() if name in made]
 
 
-def changed_by_levers(before: Config, after: Config) -> dict[str, Any]:
-    """Values that levers have changed: what a graph file demands of a run."""
-    values = {name: getattr(after, name) for name in LEVER_FIELDS}
-    return {name: value for name, value in values.items() if value != getattr(before, name)}
+def settled_by_levers(before: Config, after: Config, rows: Iterable[Row]) -> dict[str, Any]:
+    """Values that levers have changed, or left as they were after a trial: a graph file demands them."""
+    applied = {name for row in rows if row.outcome != "does not apply" for name in LEVERS[row.lever]}
+    found = {}
+    for name in LEVER_FIELDS:
+        value = getattr(after, name)
+        if value != getattr(before, name) or (name in applied and value is not None):
+            found[name] = value
+    return found
 
 
 def kept_levers(*files: Path | None) -> dict[str, Any]:

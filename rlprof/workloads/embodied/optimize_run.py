@@ -20,7 +20,7 @@ from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
-from rlprof.workloads.embodied.levers import changed_by_levers
+from rlprof.workloads.embodied.levers import settled_by_levers
 from rlprof.workloads.embodied.optimize import Embodied, embodied, hardware
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
@@ -91,7 +91,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "config": here.config.to_dict(),
             "hardware": hardware(here.config),
             "spares": request.spares,
-            "levers": changed_by_levers(request.config, here.config),
+            "levers": settled_by_levers(request.config, here.config, found.levers),
             "stream_priorities": search.streams,
             "rlprof": rlprof.__version__,
             "options": options.to_dict(),

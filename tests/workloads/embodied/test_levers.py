@@ -18,6 +18,7 @@ import torch
 from rlprof.errors import UnreadableError
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config, configure
@@ -31,6 +32,7 @@ from rlprof.workloads.embodied.levers import (
     Workers,
     kept_levers,
     processes_to_try,
+    settled_by_levers,
     stream_components,
     wanted_levers,
 )
@@ -294,6 +296,19 @@ def test_a_lever_that_was_kept_is_there_when_it_goes_on(tmp_path: Path) -> None:
     assert kept_levers(out / "graph.json") == {"workers": 2}
     summary = run(small(workers=2), out, last + 3, resume=True, graph=out / "graph.json")
     assert summary.iterations == last + 3
+
+
+def test_what_was_tried_is_settled_whether_kept_or_not() -> None:
+    before = configure("tiny", workers=1)
+    none = Row("rendering", "egl", None, "does not apply", "nothing is drawn")
+    assert settled_by_levers(before, before, [none]) == {}
+    tried = Row("workers", 1, 2, "dropped", "worse")
+    assert settled_by_levers(before, before, [none, tried]) == {"workers": 1}
+    drawn = configure("tiny", simulator="libero", workers=2, cameras=2)
+    row = Row("rendering", "egl", "osmesa", "dropped", "worse")
+    assert settled_by_levers(drawn, drawn, [row]) == {}  # as it is by default
+    after = replace(drawn, rendering="osmesa", shadows=True)
+    assert settled_by_levers(drawn, after, [row]) == {"rendering": "osmesa", "shadows": True}
 
 
 def test_a_file_that_names_no_lever_is_refused(tmp_path: Path) -> None:
