@@ -105,14 +105,23 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if "cache" not in p.parts)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input_as_a_process_of_its_own(process: Cli, tmp_path: Path, name: str) -> None:
+def analyze(run: Cli, folder: Path, name: str) -> None:
     make, said = CASES[name]
-    path = tmp_path / "bad input é.sqlite"
+    path = folder / "bad input é.sqlite"
     make(path)
-    before = listing(tmp_path)
-    holds(process("analyze", path, "--out", tmp_path / "out"), path, said)
-    assert listing(tmp_path) == before
+    before = listing(folder)
+    holds(run("analyze", path, "--out", folder / "out"), path, said)
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(cli: Cli, tmp_path: Path, name: str) -> None:
+    analyze(cli, tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["sqlite_malformed", "kineto_cut_short", "missing"])
+def test_bad_input_as_a_process_of_its_own(process: Cli, tmp_path: Path, name: str) -> None:
+    analyze(process, tmp_path, name)
 
 
 @pytest.mark.parametrize("verb", [["doctor"], ["export", "--to", "chrome", "-o", "out.json"]])

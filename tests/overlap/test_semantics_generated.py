@@ -1,6 +1,6 @@
 """Random programs, each transformed in 5 random ways, do exactly what they do without rlprof.
 
-There are 2,000; the first 400 are not marked as slow.
+There are 2,000; the first 200 are not marked as slow.
 
 Bits of outputs, of all state afterwards, the order and contents of updates, and the weights that every
 rollout call used are those of the interpreter (`tests.overlap.interpreter`). To see one program and run it
@@ -21,7 +21,7 @@ from tests.overlap.case import Report, run_case
 from tests.overlap.generated import generate
 from tests.overlap.steps import STEPS
 
-PROGRAMS, QUICK, SEQUENCES, CHUNK = 2000, 400, 5, 100
+PROGRAMS, QUICK, SEQUENCES, CHUNK = 2000, 200, 5, 100
 FIRSTS = [
     pytest.param(first, marks=() if first < QUICK else pytest.mark.slow)
     for first in range(0, PROGRAMS, CHUNK)
