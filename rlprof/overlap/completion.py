@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from rlprof.overlap.remote import is_reference
+
 
 class Completer:
     """Waits for what calls return, from any thread; its event loop starts when it is first needed.
@@ -33,7 +35,7 @@ class Completer:
         """
         if isinstance(returned, Future):
             return returned.result()
-        if is_ray_reference(returned):
+        if is_reference(returned):
             import ray
 
             return ray.get(returned)
@@ -61,12 +63,6 @@ class Completer:
         self._thread.join()
         self._loop.close()
         self._loop = self._thread = None
-
-
-def is_ray_reference(value: Any) -> bool:
-    """Whether a value is a reference of Ray; Ray is not imported for it."""
-    kind = type(value)
-    return kind.__name__ == "ObjectRef" and kind.__module__.split(".")[0] == "ray"
 
 
 async def _awaited(awaitable: Any) -> Any:

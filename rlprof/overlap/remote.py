@@ -17,11 +17,6 @@ from rlprof.overlap.errors import WrapError
 Done = Callable[[Any, "BaseException | None"], None]
 
 
-def ray_module() -> Any:
-    """Return ray if the program has imported it, else None."""
-    return sys.modules.get("ray")
-
-
 def is_reference(value: Any) -> bool:
     """Whether a value is a reference to an object that Ray holds or will hold."""
     ray = sys.modules.get("ray")

@@ -150,7 +150,8 @@ class VersionMismatchError(RunError):
         self.task, self.cell, self.copy = task, cell, copy
         self.expected, self.found = expected, found
         super().__init__(
-            f"task {task} needs {_version(expected)} of {cell!r}, copy {copy}, and found {_version(found)}",
+            f"task {task} needs {version_named(expected)} of {cell!r}, copy {copy},"
+            f" and found {version_named(found)}",
             record,
             hint="an edge is missing in the graph: between the task and who wrote the one or the other",
         )
@@ -178,8 +179,14 @@ class CellInUseError(RunError):
         )
 
 
-def _version(version: str) -> str:
+def version_named(version: str) -> str:
+    """Say which version of a cell, for people."""
     return f"version {version!r}" if version else "the initial version"
+
+
+def storage_named(cell: str, copy: int) -> str:
+    """Say which storage copy of a cell, for people."""
+    return f"{cell!r}, copy {copy}" if copy else repr(cell)
 
 
 class RunCancelledError(RunError):

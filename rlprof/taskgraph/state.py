@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rlprof.taskgraph.errors import AccessError
+from rlprof.taskgraph.errors import AccessError, storage_named
 from rlprof.taskgraph.task import INITIAL, CellAccess, Edge, Task
 
 Key = tuple[str, int]
@@ -21,7 +21,7 @@ class CellVersion(NamedTuple):
 
 def place(access: CellAccess) -> str:
     """Name the storage of an access, for people."""
-    return f"{access.cell!r}, copy {access.copy}" if access.copy else repr(access.cell)
+    return storage_named(*access.key)
 
 
 def check_accesses(tasks: Iterable[Task]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlprof.taskgraph.errors import storage_named, version_named
 from rlprof.taskgraph.record import TaskRun
 from rlprof.taskgraph.task import Edge
 from rlprof.text import counted
@@ -160,10 +161,9 @@ class WrongVersionSeen:
     found: str | None
 
     def __str__(self) -> str:
-        found = "an unknown version" if self.found is None else _version(self.found)
-        return (
-            f"task {self.task} saw {found} of {_place(self.cell, self.copy)}, not {_version(self.expected)}"
-        )
+        found = "an unknown version" if self.found is None else version_named(self.found)
+        expected = version_named(self.expected)
+        return f"task {self.task} saw {found} of {storage_named(self.cell, self.copy)}, not {expected}"
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,10 @@ class WrongVersionMade:
     found: str | None
 
     def __str__(self) -> str:
-        found, expected = ("no version" if v is None else _version(v) for v in (self.found, self.expected))
-        return f"task {self.task} made {found} of {_place(self.cell, self.copy)}, not {expected}"
+        found, expected = (
+            "no version" if v is None else version_named(v) for v in (self.found, self.expected)
+        )
+        return f"task {self.task} made {found} of {storage_named(self.cell, self.copy)}, not {expected}"
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class WrittenWhileUsed:
 
     def __str__(self) -> str:
         return (
-            f"{_place(self.cell, self.copy)} was written while used, at {self.at_ns} ns by"
+            f"{storage_named(self.cell, self.copy)} was written while used, at {self.at_ns} ns by"
             f" {', '.join(self.tasks)}"
         )
 
@@ -240,17 +242,9 @@ class VersionsReordered:
 
     def __str__(self) -> str:
         return (
-            f"task {self.earlier} wrote {_place(self.cell, self.copy)} after {self.later},"
+            f"task {self.earlier} wrote {storage_named(self.cell, self.copy)} after {self.later},"
             " which follows it in program order"
         )
-
-
-def _version(version: str) -> str:
-    return f"version {version!r}" if version else "the initial version"
-
-
-def _place(cell: str, copy: int) -> str:
-    return f"{cell!r}, copy {copy}" if copy else repr(cell)
 
 
 Violation = (
