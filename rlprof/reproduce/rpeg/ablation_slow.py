@@ -20,7 +20,7 @@ from rlprof.reproduce.study import Study
 if TYPE_CHECKING:
     import polars as pl
 
-#: Evaluations of each search, seeds, scenarios. With so many the seeds agree.
+#: Evaluations of each search, seeds, scenarios. With so many, seeds of the specified machine agree.
 PRESETS = {"smoke": (200, 1, 1), "full": (20_000, 2, len(SCENARIOS))}
 
 
