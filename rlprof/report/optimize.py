@@ -72,8 +72,8 @@ def optimization_html(result: Mapping[str, Any]) -> str:
         _section("Gain", "Complete iterations in turn, each of which is training.", _gain(result)),
         _section(
             "Levers",
-            "Settings that were tried alone, in complete iterations; what is compared above has those that were"
-            " kept on both sides.",
+            "Settings that were tried alone, in complete iterations; what is compared above has those that"
+            " were kept on both sides.",
             _levers(result),
         ),
         _section(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -229,7 +230,7 @@ class CudaGraph:
             self._steps = None
 
 
-class _Exchanged:
+class _Exchanged(ABC):
     """A lever for which the simulator is exchanged, with its state."""
 
     name: str
@@ -240,12 +241,13 @@ class _Exchanged:
         self._here, self._wanted = here, wanted
 
     @property
+    @abstractmethod
     def present(self) -> Value:
-        raise NotImplementedError
+        """The value in use."""
 
+    @abstractmethod
     def changes(self, value: Value) -> dict[str, Any]:
         """Values of the configuration."""
-        raise NotImplementedError
 
     def use(self, value: Value) -> None:
         """Let a simulator of this value work, in the state of the one before."""
