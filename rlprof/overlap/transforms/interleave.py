@@ -12,6 +12,7 @@ from rlprof.overlap.transforms.common import (
     GroupKey,
     Reach,
     calls_below,
+    enforced,
     exclusive,
     execution,
     group_key,
@@ -35,10 +36,14 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     Returns
     -------
     CallGraph
-        The groups share no order but the stagger: of every component worker (or other thing that serves one
+        The groups share no order but the turns: of every component worker (or other thing that serves one
         call at a time) the n-th block of calls of a group goes before the n-th block of the next group, for
-        each stream that they came from. So the second group starts when the first leaves the worker that
-        both begin with, and they take turns from there on. What was not split stays in its stream.
+        each stream that they came from, and the last group's before the first group's next block. So the
+        second group starts when the first leaves the worker that both begin with, and they take turns from
+        there on, block by block: calls of two groups that took turns within their blocks would end theirs
+        together, and then want the next worker at the same time. Where that would make calls wait for each
+        other, as in a pipeline of segments, only the first of these orders holds. What was not split stays
+        in its stream.
 
     Raises
     ------
@@ -58,21 +63,29 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     chosen = {call.id for call in members}
     rest = [[name for name in stream if name not in chosen] for stream in graph.streams]
     streams: list[list[str]] = [*rest]
-    edges = [*graph.order_edges]
+    stagger, turns = [*graph.order_edges], list[tuple[str, str]]()
     for stream in graph.streams:
         own: dict[GroupKey, list[str]] = {}
         for name in stream:
             if name in chosen:
                 own.setdefault(group_key(graph.by_id[name]), []).append(name)
         streams += [own[key] for key in sorted(own)]
-        edges += _stagger(graph, target, own)
+        for blocks in _blocks(graph, target, own):
+            stagger += _between(pairwise(blocks))
+            turns += _between([(blocks[-1], blocks[0][1:])])
     note = f"interleave {len({group_key(call) for call in members})} groups of {target}"
-    after = graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
+
+    def made(edges: list[tuple[str, str]]) -> CallGraph:
+        return graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
+
+    after = made([*stagger, *turns])
+    if enforced(after).cycle:
+        after = made(stagger)
     return verified(graph, with_boundaries(after))
 
 
-def _stagger(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> Iterable[tuple[str, str]]:
-    """Order edges between the blocks of neighbouring groups on everything exclusive."""
+def _blocks(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> Iterable[list[list[list[str]]]]:
+    """For everything exclusive that several groups hold: of each group the blocks of calls that hold it."""
     things = exclusive(graph)
     blocks: dict[tuple[str, str], dict[GroupKey, list[list[str]]]] = {}
     for key in sorted(own):
@@ -90,10 +103,14 @@ def _stagger(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> I
                     found.append([])
                 found[-1].append(name)
             before[instance] = held
-    for groups in blocks.values():
-        for first, then in pairwise(groups.values()):
-            for a, b in zip(first, then, strict=False):
-                yield a[-1], b[0]
+    return [list(groups.values()) for groups in blocks.values() if len(groups) > 1]
+
+
+def _between(pairs: Iterable[tuple[list[list[str]], list[list[str]]]]) -> Iterable[tuple[str, str]]:
+    """Order edges from each block of a group to the block in the same place of another's."""
+    for first, then in pairs:
+        for a, b in zip(first, then, strict=False):
+            yield a[-1], b[0]
 
 
 def _check_paths(graph: CallGraph, target: str, members: list[Call]) -> None:
