@@ -3,12 +3,14 @@
 # Usage: all.sh OUT PACKAGES [STEP...]   PACKAGES: folder of wheels, and of the libdw1 and libelf1 packages for nsys
 # SECONDS_IN_ALL (default 530) ends it: a step that cannot begin in time is named and left out.
 set -u
-out=$1; packages=$2; shift 2
+mkdir -p "$1"; out=$(cd "$1" && pwd); packages=$2; shift 2
 steps=${*:-tests nsys_tests vla soak overhead decode rates memory nsys}
 limit_all=${SECONDS_IN_ALL:-530}
 here=$(cd "$(dirname "$0")/../.." && pwd)
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site "$packages"/*.whl
-for f in "$packages"/*.deb; do dpkg -x "$f" /tmp/dw; done
+if ls "$packages"/*.whl > /dev/null 2>&1; then
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site "$packages"/*.whl
+fi
+for f in "$packages"/*.deb; do [ -e "$f" ] && dpkg -x "$f" /tmp/dw; done
 libraries=/tmp/dw/usr/lib/x86_64-linux-gnu
 # a neutral place: a report of nsys holds the paths of what it ran
 mkdir -p /opt/run /tmp/home; cp -r "$here/rlprof" "$here/benchmarks" "$here/tests" "$here/pyproject.toml" /opt/run/
@@ -29,7 +31,7 @@ packages = sysconfig.get_path("purelib")
 (site / "all.pth").write_text(f"/opt/run\n/tmp/site\nimport site; site.addsitedir({packages!r})\n")
 PYTHON
 clean() { env -i PATH=/opt/run/bin:/usr/bin:/bin HOME=/tmp/home LANG=C.UTF-8 LD_LIBRARY_PATH="$libraries" "$@"; }
-step() { name=$1; limit=$2; shift 2; case " $steps " in *" $name "*) ;; *) return;; esac
+step() { local name=$1 limit=$2 left began code; shift 2; case " $steps " in *" $name "*) ;; *) return;; esac
   left=$((limit_all - SECONDS)); if [ $left -lt 20 ]; then echo "== $name: LEFT OUT, no time"; return; fi
   [ "$limit" -gt $left ] && limit=$left
   echo "== $name"; began=$SECONDS; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
@@ -79,4 +81,6 @@ step numbers 70 python3 -m benchmarks.gpu.four_numbers --out "$out"
 step annotate 90 python3 -m benchmarks.annotate_overhead
 cd "$out" || exit 1
 for part in soak rates; do [ -d $part ] && mv $part/sampler_facts.json sampler_$part.json && rmdir $part; done
-tar czf rest.tar.gz ./*.json ./*.log && rm -f ./*.json ./*.log; ls -la; echo "== all: $SECONDS s"
+shopt -s nullglob; rest=(./*.json ./*.log)
+[ "${#rest[@]}" -gt 0 ] && tar czf rest.tar.gz "${rest[@]}" && rm -f "${rest[@]}"
+ls -la; echo "== all: $SECONDS s"

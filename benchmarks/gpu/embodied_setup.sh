@@ -13,12 +13,13 @@
 
 site=/tmp/site_$simulator; mkdir -p "$site" # one for each: their versions of MuJoCo differ
 left() { echo $((limit_all - SECONDS)); }
-step() { name=$1; limit=$2; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: LEFT OUT, no time"; return 1; }
+step() { local name=$1 limit=$2 began=$SECONDS code; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: LEFT OUT, no time"; return 1; }
   [ "$limit" -gt "$(left)" ] && limit=$(left)
-  echo "== $name (limit $limit s)"; began=$SECONDS; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
+  echo "== $name (limit $limit s)"; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
   tail -n "${LINES_SHOWN:-30}" "$out/$name.log" | cut -c1-700
   echo "== $name: code $code, $((SECONDS - began)) s, $SECONDS s in all"; return $code; }
 packages() {
+  local folder f
   for folder in .whl ".$simulator"; do
     ls $folder/*.whl > /dev/null 2>&1 || continue
     [ "$(cat "$site/$folder.installed" 2>/dev/null)" = "$(ls -s $folder)" ] && continue # by an earlier call
@@ -31,6 +32,7 @@ packages() {
   ldconfig -p | grep -i -E 'libEGL|libOpenGL'; nvidia-smi -L; free -g | sed -n 2p; nproc
 }
 machine_ready() {
+  local f
   export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
   export -f packages; export site simulator
   if [ "$simulator" != mujoco_warp ]; then # rendering on the GPU, without a display
@@ -42,6 +44,7 @@ machine_ready() {
   export PYTHONPATH=$here:$site
 }
 simulator_ready() {
+  local line warp
   case $simulator in
     mujoco_arm) export MUJOCO_GL=${MUJOCO_GL:-egl} PYOPENGL_PLATFORM=${PYOPENGL_PLATFORM:-egl} ;;
     libero)

@@ -8,8 +8,8 @@ mkdir -p "$1"; out=$(cd "$1" && pwd); shift
 here=$(cd "$(dirname "$0")/../.." && pwd)
 warp=${WARP_DEST:-/tmp/warp}
 cd "$here" || exit 1
-step() { name=$1; limit=$2; shift 2
-  echo "== $name (limit $limit s)"; began=$SECONDS; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
+step() { local name=$1 limit=$2 began=$SECONDS code; shift 2
+  echo "== $name (limit $limit s)"; timeout -k 10 "$limit" "$@" > "$out/$name.log" 2>&1; code=$?
   tail -n 40 "$out/$name.log" | cut -c1-400
   echo "== $name: code $code, $((SECONDS - began)) s, $SECONDS s in all"; return $code; }
 [ $# -eq 0 ] || step unpack 120 tools/unpack_warp.sh "$@" "$warp"

@@ -4,7 +4,7 @@
 # What the machine lacks lies in the folders that embodied_setup.sh names: .mujoco_arm (MuJoCo), and .warp for the
 # simulator mujoco_warp, whose tests are skipped without it; pytest is taken from the machine.
 # Environment: SECONDS_IN_ALL (300) ends it; TEST_SECONDS (60) ends a test, with the stacks of all threads.
-# Writes OUT/FILE.xml for each file: a run of its own, and one that fails stops nothing.
+# Writes OUT/FOLDERS_FILE.xml for each file: a run of its own, and one that fails stops nothing.
 set -u
 simulator=mujoco_arm
 limit_all=${SECONDS_IN_ALL:-300}
@@ -39,15 +39,15 @@ step probe 60 bash -c probe
 # from here on packages of mujoco_arm are of the tests' own process alone: mujoco_warp wants another MuJoCo
 export PYTHONPATH=$here
 run='import sys; sys.path.insert(1, sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))'
-python3 -c 'import pytest_timeout' 2> /dev/null && limit=(--timeout "${TEST_SECONDS:-60}") || limit=()
+python3 -c 'import pytest_timeout' 2> /dev/null && timeouts=(--timeout "${TEST_SECONDS:-60}") || timeouts=()
 files=("$@")
 # shellcheck disable=SC2207
 [ "${#files[@]}" -gt 0 ] || files=($(grep -rl --include='test_*.py' 'mark\.gpu' tests/workloads | sort))
 failed=0
 for file in "${files[@]}"; do
-  name=$(basename "$file" .py)
+  name=${file#tests/}; name=${name%.py}; name=${name//\//_} # files of one name lie in several folders
   LINES_SHOWN=${LINES_SHOWN:-40} step "$name" 150 python3 -c "$run" "$site" -q -p no:cacheprovider -m gpu -rs --durations=5 \
-    --tb=short "${limit[@]}" --junitxml "$out/$name.xml" "$file" || failed=1
+    --tb=short "${timeouts[@]}" --junitxml "$out/$name.xml" "$file" || failed=1
 done
 nvidia-smi --query-gpu=index,memory.used --format=csv,noheader
 cd "$out" || exit 1

@@ -96,10 +96,30 @@ def test_results_are_written_whole_after_every_step(tmp_path) -> None:
     assert written["steps"]["two"]["error"] == "RuntimeError: no more"
 
 
-@pytest.mark.parametrize("name", ["embodied", "embodied_setup", "optimize"])
-def test_the_scripts_are_ones_that_bash_reads(name: str) -> None:
-    script = ROOT / f"benchmarks/gpu/{name}.sh"
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks/gpu").glob("*.sh")), ids=lambda p: p.stem)
+def test_the_scripts_are_ones_that_bash_reads(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["all", "embodied_setup", "warp"])
+def test_a_step_changes_no_variable_of_its_script(name: str, tmp_path: Path) -> None:
+    own = """
+        seen() { compgen -v | sort; declare -p steps limit_all out limit name left code; }
+        steps="one two" limit_all=100 out=$2 limit=(--timeout 5) name=mine left=3 code=0
+        left() { echo $limit_all; }
+        eval "$(sed -n '/^step()/,/}$/p' "$1")"
+        seen > "$2/before"; seen > "$2/before"
+        step one 20 true; step two 20 sh -c 'exit 3'
+        seen > "$2/after"
+        diff "$2/before" "$2/after"
+    """
+    script = ROOT / f"benchmarks/gpu/{name}.sh"
+    ran = subprocess.run(
+        ["bash", "-c", own, "bash", script, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert "== one: code 0" in ran.stdout
+    assert "== two: code 3" in ran.stdout
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
 
 
 def test_tables_show_what_was_measured_and_not_what_was_withdrawn() -> None:
