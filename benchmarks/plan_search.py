@@ -6,7 +6,7 @@ of a whole search without polishing, in one process: moves, cache and bookkeepin
 
     python -m benchmarks.plan_search
     python -m benchmarks.plan_search --profile 64
-    python -m benchmarks.plan_search --json benchmarks/results/plan_search.json
+    python -m benchmarks.plan_search --json benchmarks/results/planning/search_speed.json
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def main() -> None:
         profile.runcall(search, asked, options, workers=1)
         pstats.Stats(profile).sort_stats("tottime").print_stats(15)
         return
+    load = os.getloadavg()[0]  # of other programs: this one has not begun
     rows = [measure(gpus) for gpus in WORKLOADS]
     print("| GPUs | evaluations/s, one core, median (range) | target | plain evaluation |")
     print("|---|---|---|---|")
@@ -102,6 +103,7 @@ def main() -> None:
             "python": platform.python_version(),
             "cores": os.cpu_count(),
             "rounds": ROUNDS,
+            "load_average": load,
         }
         given.json.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
 

@@ -12,7 +12,8 @@ def _machine(result: dict[str, Any]) -> str:
 def speed_table(result: dict[str, Any]) -> str:
     """Conditions and measurements of `benchmarks.plan_search`."""
     out = [
-        f"{_machine(result)}; {result['rounds']} rounds, seconds of processor time.",
+        f"{_machine(result)}; load average {result['load_average']:.1f} at the start;"
+        f" {result['rounds']} rounds, seconds of processor time.",
         "",
         "| GPUs | evaluations/s, one core: median (min..max) | target | plain evaluation |",
         "|---:|---:|---:|---:|",

@@ -133,7 +133,7 @@ class Record:
                 return
         self.best_score = max(self.best_score, verdict.score)
         found = Found(structure, state, verdict)
-        self.front = [
+        kept = [
             f
             for f in self.front
             if not (
@@ -141,7 +141,7 @@ class Record:
                 and (throughput or verdict.utilisation_frac >= f.verdict.utilisation_frac)
             )
         ]
-        self.front.append(found)
+        self.front = [*kept, found]  # at once: Ctrl-C may come between any two statements
         if self.best() is found:
             self.history.append((monotonic() - self.started_s, self.evaluations, self.value(verdict)))
 

@@ -160,10 +160,12 @@ def anneal_all(task: Task, stop: Stop, tell: Callable[[Record], None]) -> Part:
 def polished(task: Task, parts: Sequence[Part], began: float) -> list[Part]:
     """Polish the best plan of each good structure a little, then the best of these, as one more part.
 
+    After an interruption the best plan is first tried in the structures that were not searched yet.
+
     Parameters
     ----------
     task : Task
-        Any part of the search: spaces, options and deadline are those of all.
+        Any part of the search, with the deadline of polishing: spaces and options are those of all.
     parts : sequence of Part
         What all parts found.
     began : float
@@ -190,8 +192,23 @@ def polished(task: Task, parts: Sequence[Part], began: float) -> list[Part]:
         Annealer(space, judge_of(space), n, record, Random(task.options.seed))
         for n, space in enumerate(task.spaces)
     ]
-    interrupted = _polish(record, annealers, fastest, best[1], task.deadline_s, Stop())
+    start = best[1]
+    if any(part.interrupted for part in parts):  # some structures may not have had their turn
+        fastest |= _elsewhere(start, annealers, fastest)
+        start = max([start, *fastest.values()], key=lambda f: record.value(f.verdict))
+    interrupted = _polish(record, annealers, fastest, start, task.deadline_s, Stop())
     return [_part(record, annealers, record.evaluations - before, interrupted)]
+
+
+def _elsewhere(best: Found, annealers: Sequence[Annealer], known: Mapping[int, Found]) -> dict[int, Found]:
+    """The plan in the structures of which none is known, where it is a plan of theirs too and fits."""
+    found = {}
+    for a in annealers:
+        if a.structure not in known and a.space.directories is annealers[best.structure].space.directories:
+            verdict = a.evaluate([best.state], Budget())[0]
+            if verdict.feasible:
+                found[a.structure] = Found(a.structure, best.state, verdict)
+    return found
 
 
 def _polish(

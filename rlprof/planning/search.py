@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: With a budget of evaluations the search is divided into parts of at least so many, whatever the number of
 #: workers, so that its result does not depend on that.
 LEAST_PART, MOST_PARTS = 5_000, 8
+#: After Ctrl-C the best plan so far is still polished, for at most so long; a second Ctrl-C ends that too.
+POLISH_STOPPED_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def search(
     Returns
     -------
     SearchResult
-        The best plan that fits into memory; also if it is interrupted (Ctrl-C).
+        The best plan that fits into memory; also if it is interrupted (Ctrl-C), which leaves a second for
+        polishing that plan.
 
     Raises
     ------
@@ -147,13 +150,23 @@ def search(
     deadline = began + options.seconds if options.seconds is not None else math.inf
     tasks = [Task(spaces, options, tuple(start), part, parts, deadline) for part in range(parts)]
     if workers == 1:
-        done = [_run_here(task, options, progress, began) for task in tasks]
+        done = []
+        for task in tasks:
+            done.append(_run_here(task, options, progress, began))
+            if done[-1].interrupted:
+                break
     else:
         _ = [judge_of(space) for space in spaces[:1]]
         done = _run_in_processes(tasks, workers, options, progress, began)
-    if options.polish and options.evaluations is not None and not any(p.interrupted for p in done):
-        done += polished(tasks[0], done, began)
-    return _combine(spaces, options, done, monotonic() - began, len(tasks), workers)
+    interrupted = any(part.interrupted for part in done)
+    if options.polish and (interrupted or options.evaluations is not None):
+        end = min(deadline, monotonic() + POLISH_STOPPED_S) if interrupted else deadline
+        try:
+            done += polished(replace(tasks[0], deadline_s=end), done, began)
+        except KeyboardInterrupt:  # before it had begun: what was found counts
+            interrupted = True
+    found = _combine(spaces, options, done, monotonic() - began, len(tasks), workers)
+    return replace(found, interrupted=interrupted or found.interrupted)
 
 
 def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -154,20 +155,62 @@ def test_moves_stay_in_the_space_and_donors_shrink() -> None:
     assert changed.count(2) > 150
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_ends_a_search_with_what_it_has(workers: int) -> None:
-    sent: list[str] = []
+class CtrlC:
+    """Progress that is interrupted the first time it is told."""
 
-    def interrupt(stage: str, fraction: float) -> None:
-        if not sent:
-            sent.append(stage)
+    def __init__(self) -> None:
+        self.sent = False
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        if not self.sent:
+            self.sent = True
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = search(SMALL, SearchOptions(seconds=120), workers=workers, progress=interrupt)
+
+LONG = [SearchOptions(seconds=120), SearchOptions(evaluations=1_000_000)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("options", LONG, ids=["seconds", "evaluations"])
+def test_ctrl_c_ends_a_search_with_what_it_has(options: SearchOptions, workers: int) -> None:
+    result = search(SMALL, options, workers=workers, progress=CtrlC())
     assert result.interrupted
     assert result.workers == workers
     assert result.seconds < 60
+    assert result.evaluations < 500_000
     assert result.evaluation.feasible
+
+
+@pytest.mark.parametrize("options", LONG, ids=["seconds", "evaluations"])
+def test_what_ctrl_c_leaves_is_polished(options: SearchOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlprof.planning.search.POLISH_STOPPED_S", 60.0)
+    raw = search(SMALL, replace(options, polish=False), workers=1, progress=CtrlC())
+    result = search(SMALL, options, workers=1, progress=CtrlC())
+    assert result.interrupted
+    assert result.evaluation.score > raw.evaluation.score
+    assert [score for _, score in raw.by_structure].count(None) == 3  # one had its turn
+    assert all(score for _, score in result.by_structure)  # its best plan was tried in the others
+    problem = result.evaluation.problem
+    space = Space(problem, directories(problem))
+    state = space.state(result.plan)
+    assert state is not None
+    record = Record(options)
+    again = Annealer(space, CompiledJudge(space), 0, record, Random(0)).polish(state, Budget())
+    assert again == state  # nothing that polishing tries is better
+
+
+def test_a_second_ctrl_c_ends_polishing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    polish = Annealer.polish
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return polish(*args, **named)
+
+    raw = search(SMALL, replace(LONG[1], polish=False), workers=1, progress=CtrlC())
+    monkeypatch.setattr(Annealer, "polish", interrupted)
+    result = search(SMALL, LONG[1], workers=1, progress=CtrlC())
+    assert result.interrupted
+    assert result.plan == raw.plan
 
 
 @pytest.mark.parametrize(
