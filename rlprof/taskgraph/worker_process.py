@@ -138,11 +138,13 @@ def main(socket: int, worker: str) -> None:
             answer, outputs = _ORDERS[order](state, worker, values, *arguments)
         except BaseException as error:
             answer = Raised.of(error, worker)
+        for value in values:  # who has the answer finds no input held here
+            value.release()
         try:
             send(connection, answer, outputs)
         except OSError:
             return
-        for value in (*values, *outputs):  # a waiting worker keeps no block alive
+        for value in outputs:  # a waiting worker keeps no block alive
             value.release()
         del values, outputs, answer, arguments
 
