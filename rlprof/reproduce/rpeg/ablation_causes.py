@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.planning.cluster import LINK_KINDS, TIERS
+from rlprof.planning.cost_time import operator_time
 from rlprof.planning.evaluate import Problem
 from rlprof.planning.search_options import SearchOptions
 from rlprof.reproduce.compare import Compared
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rpeg import ablation
 from rlprof.reproduce.rpeg.causes import AS_IS, PLAIN, Change, scaled, ungated
-from rlprof.reproduce.rpeg.plans import constants_digest, options_document, searched, stale_plans
+from rlprof.reproduce.rpeg.plans import again, constants_digest, options_document, searched, stale_plans
 from rlprof.reproduce.rpeg.problems import ABLATION, Setting
 from rlprof.reproduce.study import Study
 
@@ -45,7 +46,7 @@ CAUSES: dict[str, Change] = {
 CHANGES = (ablation.FULL, *ablation.EXECUTION)
 SCENARIOS = ("MemTight", "Hetero", "Deep")
 #: Evaluations of each search, seeds, scenarios, causes.
-PRESETS = {"smoke": (200, 1, 1, 2), "full": (4_000, 1, len(SCENARIOS), len(CAUSES))}
+PRESETS = {"smoke": (200, 1, 1, 2), "full": (20_000, 2, len(SCENARIOS), len(CAUSES))}
 
 
 def problem_under(setting: Setting, cause: str, change: str) -> Problem:
@@ -118,15 +119,44 @@ def told(frame: pl.DataFrame) -> str:
     parts = []
     for cause in lost["cause"].unique(maintain_order=True):
         shown = (
-            f"{change} {100 * loss:.1f} %" for change, loss in means(lost, cause, ablation.EXECUTION).items()
+            f"{change} {round(100 * loss, 1) or 0.0} %"  # no -0.0
+            for change, loss in means(lost, cause, ablation.EXECUTION).items()
         )
         parts.append(f"{cause}: {', '.join(shown)}")
     seeds = frame["seed"].n_unique()
     return (
         "constants of another machine and parameters of a layer: the more generation takes of a step, and the"
-        " more room memory leaves, the more overlap is worth; average losses with"
+        " more room memory leaves beside it, the more overlap is worth; where it holds all GPUs, splitting it"
+        " is worth nothing; average losses with"
         f" {seeds} seed{'s' * (seeds > 1)}: {'; '.join(parts)}"
     )
+
+
+def generation(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return how much of a step generation is in the best plan of the full system, by cause and scenario.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``scenario``, ``cause``, ``gpus`` of the cluster, ``generation_gpus``, ``generation_s``, ``step_s``.
+        Where generation holds all GPUs, nothing runs beside it, and splitting it is worth nothing.
+    """
+    import polars as pl
+
+    settings = {s.name: s for s in ABLATION}
+    full = frame.filter((pl.col("change") == ablation.FULL) & pl.col("fits"))
+    rows = []
+    for (scenario, cause), found in full.group_by("scenario", "cause", maintain_order=True):
+        best = found.sort("tokens_per_s", descending=True).row(0, named=True)
+        problem = problem_under(settings[str(scenario)], str(cause), ablation.FULL)
+        e = again(problem, best)
+        n, v = next((n, v) for n, v in enumerate(problem.pipeline.invocations) if v.role == "generation")
+        at, model = e.plan[v.name], problem.pipeline.model_of(n)
+        time = operator_time(v.role, model, problem.workload, at, problem.cluster, problem.options)
+        step_s = e.makespan_s / problem.options.steps
+        rows.append((scenario, cause, problem.cluster.size, at.box.size, time.total_s, step_s))
+    columns = ("scenario", "cause", "gpus", "generation_gpus", "generation_s", "step_s")
+    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def cause_of_a3(frame: pl.DataFrame) -> str:

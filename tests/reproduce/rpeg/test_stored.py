@@ -7,7 +7,7 @@ import pytest
 
 from rlprof.reproduce.raw import RawTable, read_raw
 from rlprof.reproduce.registry import FIGURES
-from rlprof.reproduce.rpeg import validation
+from rlprof.reproduce.rpeg import ablation, validation
 from rlprof.reproduce.study import shipped_path, stored_table
 from tests.conftest import ROOT
 
@@ -38,6 +38,14 @@ def test_a_table_of_another_fit_than_the_shipped_hardware_is_told() -> None:
     said = study.stale(found)
     assert said is not None
     assert "the fit has changed since: p2p.intra_node.bandwidth" in said
+
+
+def test_plans_of_a_search_by_other_means_are_worth_the_same_in_the_full_system() -> None:
+    frame = read_raw(shipped_path(ROOT, ablation.study("full", 0, ROOT))).frame
+    worth = ablation.in_full_system(frame)
+    assert set(worth["change"]) == set(ablation.CHANGES) - {ablation.FULL}
+    same = worth.filter(~pl.col("change").is_in(["A1", "A2"]))
+    assert same["there"].to_list() == pytest.approx(same["tokens_per_s"].to_list())
 
 
 @pytest.mark.slow
