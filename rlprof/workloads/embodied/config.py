@@ -162,6 +162,11 @@ class Config:
                 f" not make global batches of {self.global_batch}",
                 hint="change envs, chunks or the global batch",
             )
+        if self.global_batch % self.micro_batch:
+            raise ConfigurationError(
+                f"a global batch of {self.global_batch} is no multiple of the micro batch {self.micro_batch}",
+                hint="use a multiple",
+            )
         if self.stages > 1 and self.envs % (self.stages * self.group):
             raise ConfigurationError(
                 f"{self.envs} environments do not make {self.stages} stages of whole groups of {self.group}",

@@ -1,0 +1,35 @@
+"""Sizes that do not fit together are refused before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.errors import ConfigurationError
+
+FIT = {"envs": 8, "chunks": 3, "rollout_epochs": 2, "global_batch": 24, "micro_batch": 12}
+
+
+def test_sizes_that_fit() -> None:
+    config = configure("tiny", **FIT)
+    assert (config.samples, config.global_batch, config.micro_batch) == (48, 24, 12)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"micro_batch": 10}, "a global batch of 24 is no multiple of the micro batch 10"),
+        ({"micro_batch": 48}, "a global batch of 24 is no multiple of the micro batch 48"),
+        ({"global_batch": 36}, r"48 samples \(envs x chunks x epochs\) do not make global batches of 36"),
+        ({"minibatch_scope": "epoch", "global_batch": 48}, r"24 samples \(envs x chunks\) do not make"),
+        (
+            {"envs": 9, "chunks": 4, "schedule": "colocated-pipe"},
+            "9 environments do not make 2 stages of whole groups",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        configure("tiny", **{**FIT, **changed})
