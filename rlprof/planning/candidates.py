@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -212,7 +213,7 @@ def _none(problem: Problem, name: str, least: float) -> InfeasibleError:
             lacking_bytes=0,
             hint="use more prompts, or another topology",
         )
-    lacking = int(least - usable) + 1
+    lacking = math.ceil(least - usable)
     return InfeasibleError(
         f"no feasible plan: {name} alone needs {least:,.0f} bytes on GPU 0/0/0 at the least, of which "
         f"{usable:,.0f} are usable: {lacking:,} bytes are lacking",

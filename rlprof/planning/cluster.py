@@ -210,6 +210,10 @@ def _check_constant(name: str, constant: Constant, where: str) -> None:
         raise HardwareError(
             f"{where}: {name} has the status {constant.status!r}", hint=f"use {' or '.join(STATUSES)}"
         )
+    if not constant.source:
+        raise HardwareError(
+            f"{where}: {name} has no source", hint="say where it comes from: a data sheet, a run"
+        )
     if constant.status == "calibrated" and not (constant.samples > 0 and constant.date and constant.gpu):
         raise HardwareError(
             f"{where}: {name} is called calibrated without samples, date and gpu",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -33,13 +33,17 @@ def record(kind: type[T], document: Any, where: str, error: type[PlanningError],
     **given
         Fields that are made otherwise and replace what the table has.
     """
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    own = fields(kind)  # type: ignore[arg-type]
+    known = [f.name for f in own]
     if not isinstance(document, Mapping):
         raise error(
             f"{where}: a table is expected, not {document!r}", hint=f"its keys are {', '.join(known)}"
         )
     if foreign := sorted(set(map(str, document)) - set(known)):
         raise error(f"{where}: unknown key {foreign[0]!r}", hint=f"known are {', '.join(known)}")
+    needed = [f.name for f in own if f.default is MISSING and f.default_factory is MISSING]
+    if lost := [name for name in needed if name not in document and name not in given]:
+        raise error(f"{where} lacks {', '.join(map(repr, lost))}", hint=f"its keys are {', '.join(known)}")
     values = {str(key): tuple(value) if isinstance(value, list) else value for key, value in document.items()}
     try:
         return kind(**{**values, **given})

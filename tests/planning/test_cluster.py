@@ -70,6 +70,8 @@ PEAK = '[constants.peak_flops]\nvalue = 400000000000000.0\nunit = "FLOP/s"'
         ("version = 1 -> version = ", "no TOML"),
         ('gpu = "no real GPU" -> colour = "red"', "unknown key 'colour'"),
         ("value = 0.1 -> value = 1.0", "leaves no memory"),
+        ('source = "invented" -> source = ""', "peak_flops has no source"),
+        ('unit = "FLOP/s" -> date = "today"', "peak_flops lacks 'unit'"),
     ],
 )
 def test_a_broken_hardware_file_is_one_clear_error(change: str, said: str) -> None:

@@ -179,7 +179,8 @@ def test_shapes_in_a_file_may_be_names() -> None:
         ('name = "x"\nmodels = 3', "'models' is 3, a list"),
         ('name = "x"\n[[models]]\nname = "m"\nshape = 5', "a table is expected, not 5"),
         ('name = "x"\n[[containers]]\nnam = "m"', "unknown key 'nam'"),
-        ("[[containers]]\n", "missing"),
+        ("[[containers]]\n", r"mine.toml: containers\[0\] lacks 'name'. Next: its keys are name, elements"),
+        ('name = "x"\n[[data]]\ntarget = "b"', r"mine.toml: data\[0\] lacks 'source', 'container'"),
         ('name = "x"\nstaleness = 1', "'staleness' is 1"),
     ],
 )
