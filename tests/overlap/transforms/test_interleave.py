@@ -8,8 +8,10 @@ import pytest
 
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
-from rlprof.overlap.transforms import interleave, merge, rewire, split_chained, split_spatial
-from tests.overlap.graphs import Loop, Node, graph_of, rollout, run, same, state
+from rlprof.overlap.lower import lower
+from rlprof.overlap.transforms import interleave, merge, rewire, split_chained, split_spatial, split_temporal
+from rlprof.taskgraph import schedule
+from tests.overlap.graphs import Loop, Node, allowed_order, graph_of, rollout, run, same, state
 
 CHUNK = "it/epoch/chunk"
 
@@ -46,6 +48,38 @@ def test_a_block_of_calls_on_one_worker_is_not_torn_apart() -> None:
     )
     graph = interleave(split_spatial(native, "it/l"), "it/l")
     assert ("it/l[0]/b@0", "it/l[0]/a@1") in graph.order_edges
+    assert ("it/l[0]/b@1", "it/l[1]/a@0") in graph.order_edges
+    assert check(native, graph) == ()
+
+
+def test_answers_of_two_groups_do_not_take_turns_within() -> None:
+    """Of an answer of several calls all run before the other group's: else both end together, late."""
+    phases = tuple(Node(f"p{i}", "policy", (f"p{i - 1}" if i else "x",)) for i in range(4))
+    step = Node("step", "simulator", ("p3",), {"ENV": "update"}, out="x", duration_s=6.0)
+    epoch = (Node("reset", "simulator", (), {"ENV": "refresh"}, out="x"), Loop("chunk", 5, (*phases, step)))
+    two = replace(state("ENV", copies=2), component="simulator", separate=True)
+    native = graph_of((Loop("epoch", 2, epoch),), (two,))
+    graph = interleave(split_temporal(native, "it/epoch", 2), "it/epoch")
+    turns = [f"it/epoch[{e}]/chunk[{c}]" for c in range(5) for e in range(2) for _ in range(4)]
+    for seed in range(5):
+        ran = [name for name in allowed_order(graph, seed) if "/p" in name]
+        assert [name[: name.index("/p")] for name in ran] == turns
+    # 1 s of reset, 5 x (4 s of answer, 6 s of step), 4 s of the first group's first answer
+    assert schedule(lower(graph)).makespan_s == 1 + 5 * (4 + 6) + 4
+
+
+def test_turns_are_left_away_where_calls_would_wait_for_each_other() -> None:
+    """Inside a block on the device lie two of the policy: the other group cannot go between these."""
+    body = (
+        Node("a", "policy", ("x",), resources=("device",)),
+        Node("b", "simulator", ("a",), resources=("device",)),
+        Node("c", "policy", ("b",), {"ENV": "update"}, resources=("device",), out="x"),
+        Node("d", "critic", ("x",)),
+    )
+    native = graph_of((Loop("l", 3, body),), (state("ENV", batch=4),))
+    graph = interleave(split_spatial(native, "it/l"), "it/l")
+    assert ("it/l[0]/c@0", "it/l[0]/a@1") in graph.order_edges
+    assert ("it/l[0]/a@1", "it/l[0]/c@0") not in graph.order_edges
     assert check(native, graph) == ()
 
 
