@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from rlprof.errors import UsageError
 from rlprof.plots.budget import check_rows
 from rlprof.plots.calibration import GROUP_COLOURS
 from rlprof.plots.theme import TEXT, style
@@ -82,10 +83,20 @@ def bars_chart(
     ------
     RowBudgetError
         If there are more than 5,000 bars.
+    UsageError
+        If two bars have the same place: they would be stacked, as if they were one.
     """
     import altair as alt
 
     check_rows("bars", rows)
+    place = [name for name in dict.fromkeys((category, group, row, column)) if name is not None]
+    twice = rows.filter(rows.select(place).is_duplicated())
+    if not twice.is_empty():
+        where = ", ".join(f"{name} {twice[name][0]}" for name in place)
+        raise UsageError(
+            f"{len(twice)} bars share their places, the first ones at {where}",
+            hint="group them by what tells them apart, or take their median first",
+        )
     groups = rows[group].unique(maintain_order=True).to_list()
     categories = rows[category].unique(maintain_order=True).to_list()
     encoding: dict[str, Any] = {
@@ -160,7 +171,7 @@ def lines_chart(
 
     check_rows("lines", rows)
     groups = rows[group].unique(maintain_order=True).to_list()
-    axis = alt.Axis(values=list(x_values), format="~g") if x_values else alt.Axis(format="~g", tickCount=6)
+    axis = alt.Axis(values=list(x_values), format="~r") if x_values else alt.Axis(format="~r", tickCount=6)
     mark: dict[str, Any] = {"interpolate": "step-after"} if step else {"point": True}
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, labelLimit=LABEL)
     encoding = {

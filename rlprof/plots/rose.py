@@ -83,7 +83,7 @@ def ladder_chart(
     colours = [OURS_COLOURS[n % len(OURS_COLOURS)] for n in range(len(ours))] + [PAPER_COLOUR] * len(paper)
     x = alt.X("form:N", sort=forms, title=None, axis=alt.Axis(labelAngle=0, labelLimit=200))
     offset = alt.XOffset("who:N", sort=[*ours, *paper])
-    axis = alt.Axis(format="~g", tickCount=6)
+    axis = alt.Axis(format="~r", tickCount=6)
     base = alt.Chart(rows).encode(x=x, xOffset=offset)
     bars = base.mark_bar().encode(
         y=alt.Y("over_best:Q", title=value_title, axis=axis),

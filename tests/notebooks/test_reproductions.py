@@ -33,8 +33,9 @@ def run(figure: Figure, folder: Path, preset: str, repository: Path = ROOT) -> s
     # what nobody has measured is not drawn, and what would measure it is said
     measured = not any(s.missing for s in figure.make_studies(preset, 0, repository).values())
     assert measured != ("no rows: " in text)
-    assert measured == any("image/svg+xml" in kinds for kinds in mime_types(done))
-    assert measured == any(name.endswith(".svg") for name in written)
+    drawn = measured and "no chart: " not in text  # some of what a figure reads may be of another simulator
+    assert drawn == any("image/svg+xml" in kinds for kinds in mime_types(done))
+    assert drawn == any(name.endswith(".svg") for name in written)
     return text
 
 

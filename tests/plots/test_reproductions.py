@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from rlprof.errors import UsageError
 from rlprof.plots import RowBudgetError, save
 from rlprof.plots.reproductions import bars_chart, beside_chart, beside_rows, lines_chart
 from rlprof.reproduce.compare import Compared
@@ -31,6 +32,20 @@ def test_bars_keep_the_order_of_the_table_and_pale_what_does_not_fit(tmp_path: P
     assert spec["encoding"]["opacity"]["value"] == 0.25
     save(chart, tmp_path / "bars.svg")
     assert (tmp_path / "bars.svg").read_text().startswith("<svg")
+
+
+def test_bars_in_one_place_are_refused_and_not_stacked() -> None:
+    twice = pl.concat([BARS, BARS.head(1)])
+    with pytest.raises(UsageError, match="2 bars share their places, the first ones at size 8G 7B, method a"):
+        bars_chart(twice, category="size", value="rate", group="method", value_title="r")
+
+
+def test_axes_are_written_without_exponents(tmp_path: Path) -> None:
+    chart = bars_chart(BARS.with_columns(pl.col("rate") * 80), category="size", value="rate", group="method",
+                       value_title="r", form="~r")  # fmt: skip
+    save(chart, tmp_path / "bars.svg")
+    assert "e+2" not in (tmp_path / "bars.svg").read_text()
+    assert ">200<" in (tmp_path / "bars.svg").read_text()
 
 
 def test_points_whose_line_is_not_known_have_none(tmp_path: Path) -> None:

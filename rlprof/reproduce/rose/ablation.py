@@ -195,7 +195,7 @@ def _missing(frame: pl.DataFrame, simulator: str, form: str) -> str:
     """Why a form has no number."""
     rows = [] if frame.is_empty() else [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
     if not rows:
-        return NOT_STORED.reason
+        return NOT_STORED.reason if frame.is_empty() else f"no optimisation of {simulator} is stored"
     if form in (MPS, FULL):
         if not any(r["device"].startswith("cuda") for r in rows):
             return "a processor has no MPS"

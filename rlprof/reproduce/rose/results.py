@@ -234,11 +234,38 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "gpu": gpu or "none",
         "driver": more.partition(", ")[0] or None,
         "cores": machine.get("cores"),
+        "workers": config.get("workers"),
+        "cuda_graph": bool(config.get("cuda_graph")),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
         "date": machine.get("date"),
         "torch": machine.get("torch"),
         "run_seed": config.get("seed"),
     }
+
+
+def with_run(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add the column ``run``: under what each row was measured, and where, if other runs were under the same.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        With the `facts` of each row's run.
+    """
+    import polars as pl
+
+    names: dict[str, str] = {}
+    of: dict[tuple[str, str], list[str]] = {}
+    for row in frame.unique("file", maintain_order=True).iter_rows(named=True):
+        said = ["captured steps"] if row["cuda_graph"] else []
+        if row["workers"] and row["simulator"] != "mujoco_warp":  # its one process has no others beside it
+            said.append(f"{row['workers']} process{'es' if row['workers'] > 1 else ''}")
+        said.append(f"MPS {'on' if row['mps'] else 'off'}")
+        names[row["file"]] = ", ".join(said)
+        of.setdefault((row["simulator"], names[row["file"]]), []).append(row["file"])
+    for files in of.values():
+        for file in files if len(files) > 1 else ():
+            names[file] += f" ({file.removesuffix('.json')})"
+    return frame.with_columns(pl.col("file").replace_strict(names, return_dtype=pl.String).alias("run"))
 
 
 def outcome(document: Document) -> dict[str, Any]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.alone import by_workload
-from rlprof.reproduce.rose.results import PAPER_SIMULATORS, Document, facts, measured_study, on_gpu, set_up
+from rlprof.reproduce.rose.results import (
+    PAPER_SIMULATORS,
+    Document,
+    facts,
+    measured_study,
+    on_gpu,
+    set_up,
+    with_run,
+)
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -74,15 +82,16 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``simulator``, ``mps``, ``variant``, ``iterations``, ``steps_per_s`` (median), ``least``,
-        ``most``, ``active_frac`` (mean SM activity), ``differences`` (of the semantic record), ``over_best``:
-        throughput over that of the best of today's schedules in the same run; null where it ran none.
+        ``file``, ``simulator``, ``mps``, ``run`` (its conditions), ``variant``, ``iterations``,
+        ``steps_per_s`` (median), ``least``, ``most``, ``active_frac`` (mean SM activity), ``differences`` (of
+        the semantic record), ``over_best``: throughput over that of the best of today's schedules in the same
+        run; null where it ran none.
     """
     import polars as pl
 
     rate = pl.col("steps_per_s")
-    counted = frame.filter(pl.col("withdrawn").is_null())
-    table = counted.group_by("file", "simulator", "mps", "variant", maintain_order=True).agg(
+    counted = with_run(frame).filter(pl.col("withdrawn").is_null())
+    table = counted.group_by("file", "simulator", "mps", "run", "variant", maintain_order=True).agg(
         pl.len().alias("iterations"),
         rate.median().alias("steps_per_s"),
         rate.min().alias("least"),
@@ -98,11 +107,12 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def best_schedule(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
-    """Return the fastest of today's schedules without MPS; None if none ran."""
+def best_schedule(table: pl.DataFrame, simulator: str, file: str | None = None) -> dict[str, Any] | None:
+    """Return the fastest of today's schedules, in one run or without MPS in any; None if none ran."""
     import polars as pl
 
-    rows = table.filter(pl.col("simulator") == simulator, ~pl.col("mps"), pl.col("variant").is_in(BASELINES))
+    where = ~pl.col("mps") if file is None else pl.col("file") == file
+    rows = table.filter(pl.col("simulator") == simulator, where, pl.col("variant").is_in(BASELINES))
     return rows.sort("steps_per_s", descending=True).row(0, named=True) if rows.height else None
 
 
@@ -128,7 +138,7 @@ def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
 
 def called(row: Mapping[str, Any]) -> str:
     """Name of a variant for people."""
-    return f"{row['variant']}{', MPS' if row['mps'] else ''}"
+    return f"{row['variant'].replace('native', 'colocated', 1)}{', MPS' if row['mps'] else ''}"
 
 
 def withdrawn(frame: pl.DataFrame, simulator: str) -> str:
@@ -198,7 +208,8 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
     table = by_variant(frame)
     found: list[Compared] = []
     for simulator, name in PAPER_SIMULATORS.items():
-        best, most, why = best_schedule(table, simulator), fastest(table, simulator), cause(frame, simulator)
+        most, why = fastest(table, simulator), cause(frame, simulator)
+        best = best_schedule(table, simulator, most["file"] if most else None)
         if best is None:
             continue
         x = f"pi0.5, {name}"

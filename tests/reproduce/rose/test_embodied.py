@@ -118,6 +118,36 @@ def test_optimised_graphs_are_compared_within_their_own_run(tmp_path: Path) -> N
     assert found["libero: net, of 250 iterations of 340 s"] == pytest.approx(100 * 100 / (250 * 340))
 
 
+def test_runs_under_other_conditions_are_told_apart(tmp_path: Path) -> None:
+    captured, again, other = made.optimised(), made.optimised(), made.run("mujoco_warp", mps=True)
+    for document in (captured, again):
+        document["config"] |= {"workers": 16, "cuda_graph": True}
+    documents = {"optimize": captured, "optimize_2": again, "run": made.run(), "warp": other}
+    there = made.checkout(tmp_path, **documents)
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    table = schedules.by_variant(frame)
+    assert dict(table.select("file", "run").unique().iter_rows()) == {
+        "optimize.json": "captured steps, 16 processes, MPS off (optimize)",
+        "optimize_2.json": "captured steps, 16 processes, MPS off (optimize_2)",
+        "run.json": "MPS off",
+        "warp.json": "MPS on",
+    }
+    assert not table.select("simulator", "run", "variant").is_duplicated().any()
+
+
+def test_activity_is_compared_with_the_best_schedule_of_the_same_run(tmp_path: Path) -> None:
+    faster = made.run()  # another day all schedules were faster, and no graph ran
+    for row in faster["iterations"]:
+        row["simulator_steps_per_s"] *= 10
+        row["activity"] = {"iteration": 0.9}
+    graph = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 150.0, 0.6)))
+    there = made.checkout(tmp_path, a=faster, b=graph)
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    active = {c.quantity: c.ours for c in schedules.compare_activity({"schedules": frame}, PAPER)}
+    assert active["libero: SM activity, colocated"] == pytest.approx(40)
+    assert active["libero: relative improvement"] == pytest.approx(50)
+
+
 @pytest.mark.slow
 def test_a_small_run_on_this_processor(tmp_path: Path) -> None:
     pytest.importorskip("torch")
