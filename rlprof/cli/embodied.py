@@ -187,6 +187,16 @@ def options(
             help="The simulator's processes are MPS clients of a priority below normal.",
         ),
     ] = None,
+    simulator_nice: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=19,
+            help="How much nicer the simulator's processes are: they leave the cores to the policy.",
+            show_default="0",
+        ),
+    ] = None,
     cuda_graph: Annotated[
         bool | None,
         typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),

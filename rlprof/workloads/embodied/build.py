@@ -57,6 +57,7 @@ def make_simulator(config: Config) -> Simulator:
             config.envs,
             workers=min(config.workers, config.envs),
             timeout_s=config.timeout_s,
+            nice=config.simulator_nice,
             **options,
         )
     from importlib import import_module
@@ -74,6 +75,7 @@ def _libero(config: Config, options: dict[str, Any]) -> Simulator:
         config.envs,
         workers=min(max(config.workers, 1), config.envs),
         timeout_s=config.timeout_s,
+        nice=config.simulator_nice,
         **{k: v for k, v in chosen.items() if v is not None},
         **options,
     )
@@ -93,6 +95,7 @@ def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulato
         python=os.environ.get("RLPROF_WARP_PYTHON"),
         # mujoco-warp renders without GL, which may be missing
         environment={"MUJOCO_GL": "disable", **sharing(config).simulator_environment},
+        nice=config.simulator_nice,
         device=config.device,
         **{k: v for k, v in chosen.items() if v is not None},
         **options,

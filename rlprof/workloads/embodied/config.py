@@ -70,6 +70,9 @@ class Config:
         Shares of the SMs under MPS; None: half each where a hybrid schedule has one GPU, else all.
     simulator_low_priority : bool
         The simulator's processes have a priority below normal among the clients of an MPS daemon.
+    simulator_nice : int
+        How much nicer than this process the simulator's processes are, 0 to 19: they leave the cores to the
+        threads that launch kernels and wait for them.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     train_pipe : bool
@@ -124,6 +127,7 @@ class Config:
     simulator_sm_percent: int | None = None
     rollout_sm_percent: int | None = None
     simulator_low_priority: bool = False
+    simulator_nice: int = 0
     cuda_graph: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False
@@ -153,6 +157,7 @@ class Config:
                 f"the simulator {self.simulator} has no rendering, shadows, every_action or tasks to choose",
                 hint="use libero",
             )
+        self._check_nice()
         self._check_devices()
         self._check_schedule()
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
@@ -171,6 +176,15 @@ class Config:
             raise ConfigurationError(
                 f"{self.envs} environments do not make {self.stages} stages of whole groups of {self.group}",
                 hint="use a multiple",
+            )
+
+    def _check_nice(self) -> None:
+        if self.simulator_nice not in range(20):
+            raise ConfigurationError(f"a nice value of {self.simulator_nice}", hint="give 0 to 19")
+        if self.simulator_nice and not self.own_processes:
+            raise ConfigurationError(
+                f"the simulator is in this process, and cannot be nicer than it by {self.simulator_nice}",
+                hint="leave --simulator-nice away, or give it processes with --workers",
             )
 
     def _check_devices(self) -> None:
@@ -254,6 +268,11 @@ class Config:
         """The schedule with its switches."""
         named = schedule_named(self.schedule)
         return replace(named, train_pipe=self.train_pipe, env_prefetch=self.env_prefetch)
+
+    @property
+    def own_processes(self) -> bool:
+        """Whether the simulator is in processes of its own."""
+        return self.workers > 0 or self.simulator in ("mujoco_warp", "libero")
 
     @property
     def actor_devices(self) -> tuple[str, ...]:

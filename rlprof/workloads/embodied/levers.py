@@ -29,11 +29,18 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "rendering": ("rendering",),
     "workers": ("workers",),
     "groups": (),
+    "in-turn": (),
     "priorities": (),
     "client-priority": ("simulator_low_priority",),
+    "nice": ("simulator_nice",),
 }
 #: Values of `Config` that levers change.
-LEVER_FIELDS = ("cuda_graph", "rendering", "shadows", "workers", "simulator_low_priority")
+LEVER_FIELDS = (
+    *("cuda_graph", "rendering", "shadows", "workers"),
+    *("simulator_low_priority", "simulator_nice"),
+)
+#: A nice value to try: a thread of value 0 has nine times the weight then.
+NICE = 10
 #: Values to try in place of those that are found here; a reason: the lever is not to be tried.
 Wanted = Mapping[str, "tuple[Value, ...] | Unavailable | None"]
 
@@ -81,6 +88,10 @@ def _value(name: str, text: str) -> Value:
         if text.isdecimal() and int(text) >= least:
             return int(text)
         raise ConfigurationError(f"{name}={text}", hint=f"give numbers from {least} on, such as {name}=2/4")
+    if name == "nice":
+        if text.isdecimal() and int(text) <= 19:
+            return int(text)
+        raise ConfigurationError(f"nice={text}", hint="give numbers from 0 to 19, such as nice=5/10")
     if name == "rendering":
         from rlprof.workloads.embodied.simulators.libero import RENDERINGS
 
@@ -347,6 +358,34 @@ class ClientPriority(_Exchanged):
     def changes(self, value: Value) -> dict[str, Any]:
         """Values of the configuration."""
         return {"simulator_low_priority": bool(value)}
+
+
+class Nice(_Exchanged):
+    """Nice value of the simulator's processes; see `CudaGraph`. It is one of a graph's levers.
+
+    What launches kernels and waits for them needs a core at once: beside as many busy simulators as there are
+    cores it waits for one, unless they are nicer.
+    """
+
+    name = "nice"
+    beside = True
+
+    @property
+    def present(self) -> Value:
+        """How much nicer they are."""
+        return self._here.config.simulator_nice
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say other values."""
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if not self._here.config.own_processes:
+            return Unavailable("the simulator is in this process")
+        return tuple(n for n in self._wanted or (NICE, 0) if n != self.present)
+
+    def changes(self, value: Value) -> dict[str, Any]:
+        """Values of the configuration."""
+        return {"simulator_nice": value}
 
 
 def processes_to_try(envs: int, cores: int) -> tuple[int, ...]:

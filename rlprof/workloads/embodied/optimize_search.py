@@ -12,7 +12,7 @@ from rlprof.analysis.trials import Rule, measure_paired
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.algorithm import optimize
-from rlprof.overlap.optimize.graph_levers import Groups, Priorities, Selected
+from rlprof.overlap.optimize.graph_levers import Groups, InTurn, Priorities, Selected
 from rlprof.overlap.optimize.levers import Lever, Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import Options
@@ -21,7 +21,13 @@ from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.levers import ClientPriority, Wanted, setting_levers, stream_components
+from rlprof.workloads.embodied.levers import (
+    ClientPriority,
+    Nice,
+    Wanted,
+    setting_levers,
+    stream_components,
+)
 from rlprof.workloads.embodied.optimize import Embodied
 
 #: Share of the budget after which no lever of the program is tried any more.
@@ -162,13 +168,16 @@ class Search:
         levers: list[Lever] = []
         if "groups" in wanted:
             levers.append(Groups(selected, wanted["groups"]))
+        if "in-turn" in wanted:
+            levers.append(InTurn(selected, wanted["in-turn"]))
         if "priorities" in wanted:
             components = stream_components(here, found.graph)
             levers.append(Priorities(selected, here.workload, components, here.forget_captured))
-        if "client-priority" in wanted:
-            alone = len(found.graph.streams) < 2
-            idle = Unavailable("nothing overlaps in the selected graph") if alone else None
-            levers.append(ClientPriority(here, idle or wanted["client-priority"]))
+        alone = len(found.graph.streams) < 2
+        idle = Unavailable("nothing overlaps in the selected graph") if alone else None
+        for lever in (ClientPriority, Nice):
+            if lever.name in wanted:
+                levers.append(lever(here, idle or wanted[lever.name]))
         measured = measure_levers(
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,

@@ -33,3 +33,14 @@ def test_sizes_that_fit() -> None:
 def test_sizes_that_do_not_fit(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         configure("tiny", **{**FIT, **changed})
+
+
+def test_processes_alone_can_be_nicer() -> None:
+    assert configure("tiny", workers=2, simulator_nice=19).simulator_nice == 19
+    for simulator in ("libero", "mujoco_warp"):
+        assert configure("tiny", simulator=simulator, simulator_nice=1).own_processes
+    with pytest.raises(ConfigurationError, match="the simulator is in this process"):
+        configure("tiny", simulator_nice=1)
+    for value in (-1, 20):
+        with pytest.raises(ConfigurationError, match=f"a nice value of {value}"):
+            configure("tiny", workers=2, simulator_nice=value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from rlprof.workloads.embodied.levers import (
     LEVERS,
     ClientPriority,
     CudaGraph,
+    Nice,
     Rendering,
     Workers,
     kept_levers,
@@ -74,6 +76,8 @@ def test_all_that_no_option_fixes_are_tried_unless_some_are_named() -> None:
         ("groups=1", "groups=1"),
         ("workers=", "workers="),
         ("rendering=crayon", "rendering=crayon"),
+        ("nice=20", "nice=20"),
+        ("nice=-1", "nice=-1"),
         ("cuda-graph=on", "cuda-graph takes no values"),
         ("none,groups", "no lever is called 'none'"),
     ],
@@ -119,6 +123,13 @@ def test_what_does_not_apply_says_why() -> None:
     fixed = Unavailable("--workers is given, which fixes it")
     assert Workers(here(blind), fixed).others() == fixed
     assert Workers(here(blind), (1, 2, 64, 65)).others() == (1, 64)
+    assert Nice(here(arm)).others() == Unavailable("the simulator is in this process")
+    assert Nice(here(warp)).others() == Nice(here(blind)).others() == (10,)
+    assert Nice(here(replace(blind, simulator_nice=10))).others() == (0,)
+    assert Nice(here(replace(blind, simulator_nice=5))).others() == (10, 0)
+    assert Nice(here(blind), wanted_levers("nice=0/5/15", {})["nice"]).others() == (5, 15)
+    fixed = wanted_levers(None, {"simulator_nice": 0})["nice"]
+    assert Nice(here(blind), fixed).others() == Unavailable("--simulator-nice is given, which fixes it")
 
 
 def test_a_simulator_yields_to_others_only_as_a_client_of_mps(
@@ -201,6 +212,31 @@ def test_other_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
     assert equal_bits({k: v.numpy() for k, v in saved["environments"].items()}, worlds)
 
 
+def nice_values(simulator: Any) -> list[int]:
+    return [os.getpriority(os.PRIO_PROCESS, pid) for pid in simulator.process_ids]
+
+
+def test_nicer_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    with embodied(small(workers=2), tmp_path, activity="off", spares=1) as found:
+        lever, spare = Nice(found), found.simulator.beside[0]
+        assert nice_values(found.simulator) == [mine] * 2
+        before = found.simulator.state_dict()
+        lever.use(4)
+        assert nice_values(found.simulator) == nice_values(spare) == [mine + 4] * 2
+        assert equal_bits(found.simulator.state_dict(), before)
+        lever.keep(4)
+        assert lever.present == found.config.simulator_nice == 4
+        assert found.simulator.key is None
+        assert nice_values(found.simulator) == nice_values(spare) == [mine + 4] * 2
+        found.workload.iteration(None)
+        after = {k: v.clone() for k, v in found.trainer.actor.policy.state_dict().items()}
+        trained = found.iterations
+    run(small(), tmp_path / "plain", trained)
+    saved = torch.load(tmp_path / "plain" / "checkpoint.pt", weights_only=True)
+    assert equal_bits(dict(saved["actor"]), after)
+
+
 class World:
     """A simulator of which only state and end matter."""
 
@@ -254,6 +290,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(out: Path) -> Request:
     levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities,client-priority", {})
+    levers["nice"] = Unavailable("it is measured for real, and a machine may be busy")
     return Request(
         config=small(workers=1), out=out, activity="off", rounds=1, targets=1, alternatives=1, pairs=5,
         local_pairs=1, budget_s=600.0, levers=levers,
@@ -272,6 +309,7 @@ def test_the_whole_command_keeps_a_lever_and_a_run_has_to_have_it(tmp_path: Path
     assert {rows[n]["outcome"] for n in ("cuda-graph", "rendering", "priorities", "client-priority")} == {
         "does not apply"
     }
+    assert rows["nice"]["reason"].startswith("it is measured for real")
     assert "lever workers, 1 -> 2: +30.0%" in done.summary
     assert "<td>1 → 2</td>" in (out / "report.html").read_text()
     assert result["facts"]["config"]["workers"] == 2

@@ -56,6 +56,7 @@ def start(
     timeout_s: float = 120.0,
     start_timeout_s: float = START_TIMEOUT_S,
     python: str | None = None,
+    nice: int = 0,
     seed: int = 0,
     chunk_steps: int = 5,
     episode_steps: int = 220,
@@ -82,6 +83,8 @@ def start(
         Longest time of a call and of starting, in seconds.
     python : str, optional
         Python of an environment with LIBERO; by default that of ``RLPROF_LIBERO_PYTHON``, or this one.
+    nice : int
+        How much nicer than this process all of them are.
     seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action
         Of `rlprof.workloads.embodied.simulators.libero.Libero`; so are `reward`, `auto_reset`, `staggered`.
 
@@ -109,6 +112,7 @@ def start(
         "start_timeout_s": start_timeout_s,
         "python": python or os.environ.get(PYTHON_VARIABLE) or sys.executable,
         "environment": _SURROUNDINGS,
+        "nice": nice,
     }
     common: dict[str, Any] = {
         "chunk_steps": chunk_steps,

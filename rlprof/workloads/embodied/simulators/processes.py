@@ -59,6 +59,9 @@ class SimulatorProcesses:
         Interpreter; by default this one. It needs numpy and the simulator's packages, not rlprof.
     environment : mapping of str to str, optional
         Environment variables beside those of this process, such as ``MUJOCO_GL``.
+    nice : int
+        How much nicer than this process they are, 0 to 19. They stay in its session, so that it counts also
+        where Linux shares cores out between sessions first (``sched_autogroup_enabled``).
     **options
         Further options of the simulator.
 
@@ -80,6 +83,7 @@ class SimulatorProcesses:
         start_timeout_s: float = 120.0,
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
+        nice: int = 0,
         **options: Any,
     ) -> None:
         if not 1 <= workers <= envs:
@@ -98,7 +102,7 @@ class SimulatorProcesses:
             for number in range(workers):
                 self._processes.append(ServedProcess(number, python or sys.executable, around))
                 mine = {**options, "envs": len(range(number, envs, workers)), "first": number}
-                self._processes[-1].send({"make": make, "options": {**mine, "stride": workers}})
+                self._processes[-1].send({"make": make, "nice": nice, "options": {**mine, "stride": workers}})
             answers = self._answers(self._processes, "start", start_timeout_s)
             for process in self._processes:
                 process.share(SimulatorSpec(**answers[process.number]["spec"]))

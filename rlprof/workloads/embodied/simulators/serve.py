@@ -17,8 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     try:
         order = json.loads(connection.recv_bytes())
+        be_nicer(order["nice"])
         try:
             module, name = order["make"].split(":")
             simulator = getattr(importlib.import_module(module), name)(**order["options"])
@@ -49,6 +52,24 @@ def main(descriptor: int) -> None:
         _serve(connection, simulator, shared)
     except (EOFError, OSError):
         return
+
+
+def be_nicer(by: int) -> None:
+    """Lower the priority of this process, and of what it will start.
+
+    Linux has a nice value for each thread, and libraries may have started some already.
+
+    Parameters
+    ----------
+    by : int
+        How much to add to the nice value; the sum is 19 at most.
+    """
+    if not by:
+        return
+    tasks = Path("/proc/self/task")
+    for task in [int(found.name) for found in tasks.iterdir()] if tasks.is_dir() else [0]:
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            os.setpriority(os.PRIO_PROCESS, task, min(19, os.getpriority(os.PRIO_PROCESS, task) + by))
 
 
 def end_with(parent: int) -> None:

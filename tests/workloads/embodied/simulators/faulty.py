@@ -34,6 +34,10 @@ class Faulty:
             os._exit(7)
         if self.how == "crashes":
             ctypes.string_at(0)
+        if self.how == "is busy":
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:
+                pass
         if self.how == "hangs":
             time.sleep(600)
 

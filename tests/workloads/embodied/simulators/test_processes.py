@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -194,6 +195,57 @@ time.sleep(60)
     while any(alive(p) for p in processes) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(alive(p) for p in processes)
+
+
+def nice_values(process: int) -> set[int]:
+    """Of all threads of a process."""
+    tasks = [int(task.name) for task in Path(f"/proc/{process}/task").iterdir()]
+    assert len(tasks) > 1  # the one that looks after the driver was there before
+    return {os.getpriority(os.PRIO_PROCESS, task) for task in tasks}
+
+
+def test_processes_are_nicer_in_all_their_threads() -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    with faulty() as plain, faulty(nice=4) as nicer, faulty(nice=19) as nicest:
+        for simulator, value in ((plain, mine), (nicer, min(19, mine + 4)), (nicest, 19)):
+            assert [nice_values(p) for p in simulator.process_ids] == [{value}] * 2
+            # with autogroups cores are shared out between sessions first, whatever the nice values in them
+            assert {os.getsid(p) for p in simulator.process_ids} == {os.getsid(0)}
+
+
+def share_of_a_core(nice: int) -> float:
+    """What this thread gets of a core where it and a simulator are busy, of what both get."""
+    core, task = {min(os.sched_getaffinity(0))}, threading.get_native_id()
+    allowed = os.sched_getaffinity(task)
+    with faulty(how="is busy", nice=nice) as simulator:
+        busy = simulator.process_ids[1]
+        os.sched_setaffinity(busy, core)
+        os.sched_setaffinity(task, core)
+        try:
+            call = threading.Thread(target=simulator.step, args=(ACTIONS,))
+            call.start()
+            time.sleep(0.2)  # by now it is
+            began, own = core_seconds(busy), time.thread_time()
+            until = time.monotonic() + 1.5
+            while time.monotonic() < until:
+                pass
+            own, theirs = time.thread_time() - own, core_seconds(busy) - began
+            call.join()
+        finally:
+            os.sched_setaffinity(task, allowed)
+    assert own + theirs > 0.2
+    return own / (own + theirs)
+
+
+def core_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.slow
+def test_a_nicer_process_leaves_the_core_to_this_one() -> None:
+    assert 0.3 < share_of_a_core(0) < 0.7
+    assert share_of_a_core(10) > 0.8  # weights 1024 and 110: 0.90
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
