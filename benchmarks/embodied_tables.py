@@ -1,9 +1,12 @@
-"""Tables of what `benchmarks/gpu/embodied.sh` brought back."""
+"""Tables of what `benchmarks/gpu/embodied.sh` and `optimize.sh` brought back."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any
+
+#: Schedules of today's systems; `native` is the colocated loop of a program whose calls are recorded.
+TODAYS = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
 
 
 def _machine(result: dict[str, Any]) -> str:
@@ -13,14 +16,21 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{m['date']}, {gpu}, driver {driver}, {m['cores']} cores, {versions}"
 
 
-def iterations_table(result: dict[str, Any]) -> str:
-    """Conditions, Table 1, and complete iterations of a run of `benchmarks.gpu.embodied`."""
-    c, withdrawn = result["config"], result.get("withdrawn", {})
-    out = [
+def _conditions(result: dict[str, Any], source: str) -> str:
+    c = result["config"]
+    return (
         f"{_machine(result)}, {_simulator(c)}: {c['policy']}, {c['algorithm']}, {c['envs']} environments,"
         f" {c['rollout_epochs']} x {c['chunks']} chunks of {c['chunk_steps']} actions, {c['cameras']} cameras"
-        f" of {c['image']} x {c['image']}; activity by {result['activity_source']}. Variants take turns; the"
-        " first iteration of each is not counted.",
+        f" of {c['image']} x {c['image']}{', denoise steps as CUDA graphs' if c.get('cuda_graph') else ''};"
+        f" activity by {source}. Variants take turns; the first iteration of each is not counted."
+    )
+
+
+def iterations_table(result: dict[str, Any]) -> str:
+    """Conditions, Table 1, and complete iterations of a run of `benchmarks.gpu.embodied`."""
+    withdrawn = result.get("withdrawn", {})
+    out = [
+        _conditions(result, result["activity_source"]),
         "",
         "| variant | placement | iterations | simulator steps/s: median (min..max) | iteration s | rollouts s"
         " | training s | moves s | SM activity % |",
@@ -77,6 +87,65 @@ def _table1(result: dict[str, Any]) -> list[str]:
         share = f"{100 * active[name]:.1f}" if known else ""
         out.append(f"| {shown} | {_median(each):.3f} ({min(each):.3f}..{max(each):.3f}) | {gain} | {share} |")
     return out
+
+
+def optimised_table(result: dict[str, Any]) -> str:
+    """Conditions, complete iterations, and what was decided in a run of `benchmarks.gpu.optimize`."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in result["iterations"]:
+        if not (row["warm_up"] or row.get("short")):
+            rows.setdefault(row["variant"], []).append(row)
+    sources = {r["over_time"]["source"] for of in rows.values() for r in of if r.get("over_time")}
+    out = [
+        _conditions(result, " and ".join(sorted(sources)) or "nobody"),
+        "",
+        "| order | placement | iterations | simulator steps/s: median (min..max) | over the best of today's"
+        " | iteration s | rollouts s | training s | SM activity % | differences of the semantic record |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    rates = {name: [r["simulator_steps_per_s"] for r in of] for name, of in rows.items()}
+    best = max((_median(rates[n]) for n in rows if n.partition("+")[0] in TODAYS), default=None)
+    for name, of in rows.items():
+        active = [r["sm_activity"] for r in of if r.get("sm_activity") is not None]
+        phases = (_median(r["phases_s"][p] for r in of) for p in ("generate_rollouts", "actor_training"))
+        shown = [
+            *(name.replace("native", "colocated", 1), of[0]["placement"], str(len(of))),
+            f"{_median(rates[name]):.1f} ({min(rates[name]):.1f}..{max(rates[name]):.1f})",
+            f"{_median(rates[name]) / best:.3f}" if best else "",
+            *(f"{s:.2f}" for s in (_median(r["wall_s"] for r in of), *phases)),
+            f"{100 * statistics.mean(active):.1f}" if active else "",
+            str(sum(len(r["semantic_differences"]) for r in of)),
+        ]
+        out.append(f"| {' | '.join(shown)} |")
+    return "\n".join([*out, *_decided(result)])
+
+
+def _decided(result: dict[str, Any]) -> list[str]:
+    """Bound, outcome and cost of a search, and replays, as rows of a table."""
+    rows = []
+    if found := result.get("optimisation"):
+        steps = "; ".join(f"`{step}`" for step in found["steps"]) or "none"
+        rows.append(("steps that Algorithm 1 selected", steps.replace("iteration/generate_rollouts/", "")))
+        rows.append(("how its search ended", found["ended"]))
+        spent = found["overhead"]
+        rows.append(
+            (
+                "seconds of the search: in all, training that counts, net",
+                ", ".join(f"{spent[k]:.1f}" for k in ("total_s", "retained_training_s", "net_s")),
+            )
+        )
+        if (after := spent.get("paid_back_after_iterations")) is not None:
+            rows.append(("paid back after iterations", f"{after:.0f}"))
+    most = (result.get("summary", {}).get("optimised") or {}).get("most_speedup") or {}
+    for name, bound in (result.get("bound") or {}).items():
+        gain = f"{most[name]:.2f} times as fast; " if name in most else ""
+        rows.append((f"bound, {name}", f"{gain}{bound['least_s']:.2f} s, by {bound['binding']}"))
+    for name, step in result["steps"].items():
+        if name.endswith("_replay") and step.get("ok"):
+            what = f"native answers to {step['calls']} calls of `{name.removesuffix('_replay')}`, replayed"
+            far = f"actions differ by at most {step['actions']:.1e}, log-probabilities by"
+            rows.append((what, f"{far} {step['log_prob']:.1e}"))
+    return ["", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)] if rows else []
 
 
 def _simulator(config: dict[str, Any]) -> str:

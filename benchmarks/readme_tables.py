@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embodied_tables import iterations_table, warp_probe_table
+from benchmarks.embodied_tables import iterations_table, optimised_table, warp_probe_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
@@ -312,7 +312,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "kineto_vs_traceinsight": kineto_table,
     "annotate_overhead": annotate_overhead_table,
     "gpu/capture_overhead": capture_overhead_table,
-    "gpu/capture_overhead_no_nsys": capture_overhead_table,
     "gpu/cupti_vs_nsys": cupti_vs_nsys_table,
     "gpu/sampler_soak": sampler_soak_table,
     "gpu/sampler_rates": sampler_soak_table,
@@ -349,13 +348,17 @@ PRESENT = {
 def main() -> None:
     readme = HERE / "README.md"
     text = readme.read_text()
-    for name, table in TABLES.items():
+    found = sorted((HERE / "results" / "gpu").glob("optimize_*.json"))
+    tables = TABLES | {f"gpu/{path.stem}": optimised_table for path in found}
+    for name, table in tables.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():
             result = json.loads(path.read_text())
             if PRESENT.get(name, "") not in ("", *result):
                 print(f"{name}: made by an older version of the benchmark, its table was left as it is")
                 continue
+            if f"<!-- {name} -->" not in text:
+                print(f"{name}: README.md has no place for it (<!-- {name} --> ... <!-- end -->)")
             block = f"<!-- {name} -->\n{table(result)}\n<!-- end -->"
             text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
     readme.write_text(text)
