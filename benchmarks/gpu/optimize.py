@@ -274,6 +274,8 @@ class Run:
             )
             store = Store(self.measurements)
             result = optimize(self.here.workload, options, log=log, store=store)
+            if result.steps and not result.stopped:
+                result = self.in_turn(result, options, log, store)
             self.seen.take(0)  # records of the iterations that were trained here are of no further use
             made = document(
                 result, log.entries, {"config": self.config.to_dict(), "options": options.to_dict()}
@@ -293,6 +295,26 @@ class Run:
                 kept.write(args.out / f"graph{args.name}.json")
             found["steps"], found["ended"] = [str(s) for s in result.steps], result.ended
             found["net_s"], found["gain_s"] = result.net_overhead_s, result.gain_s
+
+    def in_turn(self, result: Any, options: Any, log: Any, store: Any) -> Any:
+        """The lever of the selected graph that needs no other simulators: whether copies take turns."""
+        from rlprof.overlap.optimize.graph_levers import InTurn, Selected
+        from rlprof.overlap.optimize.levers import measure_levers
+        from rlprof.overlap.optimize.store import key_of
+
+        workload = self.here.workload
+        selected = Selected(workload, result.graph, result.steps)
+        measured = measure_levers(
+            [InTurn(selected)],
+            selected.iterate,
+            key=lambda: key_of(workload.key, selected.graph.hash),
+            rule=options.validation,
+            least_gain_frac=options.epsilon,
+            log=log,
+            store=store,
+            budget_s=max(0.0, options.budget_s - result.total_s),
+        )
+        return replace(result.including(measured), graph=selected.graph, steps=selected.steps)
 
     def quotas(self) -> None:
         """Algorithm 2 for the selected graph: the simulator's share of the SMs, under MPS."""
@@ -371,7 +393,7 @@ class Run:
         names += [n for n in ("with quota",) if n in self.graphs]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
-        first = {}  # a graph that has several names runs under the one that says most
+        first: dict[str, str] = {}  # a graph that has several names runs under the one that says most
         for name in ("optimised", *rounds[:1], "by hand"):
             if (graph := self.graphs.get(name)) is not None:
                 first.setdefault(graph.hash, name)

@@ -1,4 +1,4 @@
-"""Levers of a selected graph: the number of parts of its splits, and which component's stream goes first."""
+"""Levers of a selected graph: parts of its splits, copies that take turns, whose stream goes first."""
 
 from __future__ import annotations
 
@@ -61,6 +61,30 @@ def regrouped(steps: Sequence[Step], parts: int) -> tuple[Step, ...]:
     return tuple(found)
 
 
+def taking_turns(steps: Sequence[Step], component: str | None) -> tuple[Step, ...]:
+    """Return steps after which the spare copies of a component take turns; None: all work side by side."""
+    found = []
+    for one in steps:
+        options = dict(one.options)
+        if one.kind == "interleave":
+            options.pop("in_turn", None)
+            options |= {} if component is None else {"in_turn": (component,)}
+        found.append(replace(one, options=tuple(options.items())))
+    return tuple(found)
+
+
+def _derived(selected: Selected, steps: tuple[Step, ...]) -> tuple[CallGraph, tuple[Step, ...]]:
+    """Make the graph of other steps; errors as of `Groups.use`."""
+    native = selected.workload.native
+    graph = derive(native, steps)
+    if refusals := check(native, graph):
+        first = refusals[0]
+        raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
+    if (why := selected.refuse(graph) or selected.workload.check(graph)) is not None:
+        raise OverlapError(why)
+    return graph, steps
+
+
 class Groups:
     """Number of parts of all splits; see `rlprof.overlap.optimize.levers.Lever`.
 
@@ -104,19 +128,9 @@ class Groups:
             If that is not legal, or cannot be run here.
         """
         if value not in self._made:
-            self._made[value] = self._derived(int(value or 0))
+            steps = regrouped(self._selected.steps, int(value or 0))
+            self._made[value] = _derived(self._selected, steps)
         self._selected.graph, self._selected.steps = self._made[value]
-
-    def _derived(self, parts: int) -> tuple[CallGraph, tuple[Step, ...]]:
-        native = self._selected.workload.native
-        steps = regrouped(self._selected.steps, parts)
-        graph = derive(native, steps)
-        if refusals := check(native, graph):
-            first = refusals[0]
-            raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
-        if (why := self._selected.refuse(graph) or self._selected.workload.check(graph)) is not None:
-            raise OverlapError(why)
-        return graph, steps
 
     def refused(self) -> str | None:
         """It is one number or another."""
@@ -124,6 +138,59 @@ class Groups:
 
     def keep(self, value: Value) -> None:
         """Make a number the present one."""
+        self._present = value
+
+
+class InTurn:
+    """The component whose spare copies take turns, in place of working side by side; see `Groups`.
+
+    Parameters
+    ----------
+    selected : Selected
+        The graph.
+    wanted : Unavailable or None
+        Why none is tried; None: each component of the graph whose copies are workers of their own.
+    """
+
+    name = "in-turn"
+
+    def __init__(self, selected: Selected, wanted: Unavailable | None = None) -> None:
+        self._selected, self._wanted = selected, wanted
+        named = [dict(s.options).get("in_turn") for s in selected.steps]
+        self._present: Value = next((n[0] for n in named if isinstance(n, tuple)), None)
+        self._made: dict[tuple[Step, ...], CallGraph] = {selected.steps: selected.graph}
+
+    @property
+    def present(self) -> Value:
+        """The component whose copies take turns; None: no one's do."""
+        return self._present
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say the other components, and none."""
+        if self._wanted is not None:
+            return self._wanted
+        graph = self._selected.graph
+        copied = {a.cell.state for call in graph.calls for a in call.accesses if a.copy}
+        found = {s.component for s in graph.states.values() if s.separate and s.name in copied}
+        if not found:
+            return Unavailable("no spare copies work side by side in the selected graph")
+        return tuple(c for c in (*sorted(found), None) if c != self._present)
+
+    def use(self, value: Value) -> None:
+        """Run the graph in which these take turns; errors as of `Groups.use`."""
+        selected = self._selected
+        self._made.setdefault(selected.steps, selected.graph)  # another lever may have changed them
+        steps = taking_turns(selected.steps, None if value is None else str(value))
+        if steps not in self._made:
+            self._made[steps], _ = _derived(selected, steps)
+        selected.graph, selected.steps = self._made[steps], steps
+
+    def refused(self) -> str | None:
+        """They do or do not."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """Make a component the present one."""
         self._present = value
 
 

@@ -34,7 +34,7 @@ _TAKES: dict[Kind, frozenset[str]] = {
     "split_spatial": frozenset({"groups", "cuts", "downstream"}),
     "split_temporal": frozenset({"groups"}),
     "split_chained": frozenset({"segments", "cuts"}),
-    "interleave": frozenset(),
+    "interleave": frozenset({"in_turn"}),
     "merge": frozenset(),
     "rewire": frozenset({"before", "after", "stream", "shift"}),
     "train_beside_next_epoch": frozenset({"training"}),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from rlprof.errors import UsageError
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.lower import component_worker
@@ -23,7 +24,7 @@ from rlprof.overlap.transforms.common import (
 RULE = "interleave"
 
 
-def interleave(graph: CallGraph, target: str) -> CallGraph:
+def interleave(graph: CallGraph, target: str, in_turn: Sequence[str] = ()) -> CallGraph:
     """Put the groups of a split into streams of their own, each in its native order, one behind the other.
 
     Parameters
@@ -32,6 +33,9 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
         After a split of nodes below `target`.
     target : str
         Path of a loop or another node, or the region.
+    in_turn : sequence of str
+        Components whose spare copies take turns too, though they could work side by side: where one keeps all
+        cores busy, two at once only slow each other.
 
     Returns
     -------
@@ -50,11 +54,18 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     IllegalTransformationError
         If nothing was split there, or a dependency path leads from one group to another: none may between
         parts of a batch; between groups of iterations none back, nor may it order them entirely.
+    UsageError
+        If `in_turn` names no component.
     """
     calls = calls_below(graph, target)
     parts = [call for call in calls if call.samples is not None]
     in_time = any(call.samples is None and call.group for call in calls)
     members = [*calls] if in_time else parts
+    components = {node.component for node in graph.nodes.values()} - {""}
+    if unknown := [name for name in in_turn if name not in components]:
+        raise UsageError(
+            f"no component is called {unknown[0]!r}", hint=f"in_turn takes {', '.join(sorted(components))}"
+        )
     if len({group_key(call) for call in members}) < 2:
         raise IllegalTransformationError(
             f"no two groups below {target}", rule=RULE, calls=(target,), hint="split it first"
@@ -70,7 +81,7 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
             if name in chosen:
                 own.setdefault(group_key(graph.by_id[name]), []).append(name)
         streams += [own[key] for key in sorted(own)]
-        for blocks in _blocks(graph, target, own):
+        for blocks in _blocks(graph, target, own, in_turn):
             stagger += _between(pairwise(blocks))
             turns += _between([(blocks[-1], blocks[0][1:])])
     note = f"interleave {len({group_key(call) for call in members})} groups of {target}"
@@ -84,7 +95,9 @@ def interleave(graph: CallGraph, target: str) -> CallGraph:
     return verified(graph, with_boundaries(after))
 
 
-def _blocks(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> Iterable[list[list[list[str]]]]:
+def _blocks(
+    graph: CallGraph, target: str, own: dict[GroupKey, list[str]], in_turn: Sequence[str]
+) -> Iterable[list[list[list[str]]]]:
     """For everything exclusive that several groups hold: of each group the blocks of calls that hold it."""
     things = exclusive(graph)
     blocks: dict[tuple[str, str], dict[GroupKey, list[list[str]]]] = {}
@@ -93,10 +106,9 @@ def _blocks(graph: CallGraph, target: str, own: dict[GroupKey, list[str]]) -> It
         for name in own[key]:
             call = graph.by_id[name]
             instance = execution(call, target)
-            own_worker = component_worker(graph, call)
-            held = tuple(
-                own_worker if t == graph.nodes[call.node].component else t for t in things[call.node]
-            )
+            component = graph.nodes[call.node].component
+            worker = component if component in in_turn else component_worker(graph, call)
+            held = tuple(worker if thing == component else thing for thing in things[call.node])
             for thing in held:
                 found = blocks.setdefault((instance, thing), {}).setdefault(key, [])
                 if not found or thing not in before.get(instance, ()):

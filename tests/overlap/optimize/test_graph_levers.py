@@ -1,28 +1,38 @@
-"""Levers of a selected graph: other numbers of parts, and whose stream goes first; on simulated time."""
+"""Levers of a selected graph: parts, copies that take turns, whose stream goes first; on simulated time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.rl_programs import make
 from rlprof.analysis.trials import Rule
 from rlprof.overlap.legality import check
-from rlprof.overlap.optimize.graph_levers import HIGH, Groups, Priorities, Selected, regrouped
+from rlprof.overlap.optimize.graph_levers import (
+    HIGH,
+    Groups,
+    InTurn,
+    Priorities,
+    Selected,
+    regrouped,
+    taking_turns,
+)
 from rlprof.overlap.optimize.levers import Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
-from rlprof.overlap.optimize.simulated import SimulatedWorkload
+from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive, step
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
+from tests.overlap.graphs import Loop, Node, graph_of, state
 
 #: A program whose batch has more than two samples; found by going through seeds.
 LARGE = 9
 
 
-def tried(selected: Selected, *levers: Groups | Priorities) -> tuple[Measured, str]:
+def tried(selected: Selected, *levers: Groups | InTurn | Priorities) -> tuple[Measured, str]:
     log = DecisionLog()
     found = measure_levers(
         levers, selected.iterate, key=lambda: selected.graph.hash, rule=Rule(confidence=0.9, most_pairs=8),
@@ -92,6 +102,61 @@ def test_a_graph_without_splits_has_no_parts() -> None:
     _, said = tried(unsplit, Groups(unsplit), Priorities(unsplit, Streams(here), ("rollout", "actor")))
     assert "lever groups: does not apply, the selected graph splits nothing" in said
     assert "lever priorities: does not apply, nothing overlaps" in said
+
+
+def two_simulators(*, cores: float) -> Selected:
+    """Two epochs side by side, each with a simulator of its own that keeps such a share of the cores busy."""
+    step_ = Node("step", "simulator", ("policy",), {"ENV": "update"}, out="obs")
+    chunk = Loop("chunk", 4, (Node("policy", "policy", ("obs",)), step_))
+    epoch = (Node("reset", "simulator", (), {"ENV": "refresh"}, out="obs"), chunk)
+    env = replace(state("ENV", copies=2), component="simulator", separate=True)
+    native = graph_of((Loop("epoch", 2, epoch),), (env,))
+    path = "it/epoch/chunk"
+    nodes = {f"{path}/policy": NodeModel(1.0), f"{path}/step": NodeModel(2.0, 0.0, cores)}
+    nodes["it/epoch/reset"] = NodeModel(0.5)
+    steps = (step("split_temporal", "it/epoch", groups=2), step("interleave", "it/epoch"))
+    workload = SimulatedWorkload(native, DeviceModel(nodes, friction=0.4))
+    return Selected(workload, derive(native, steps), steps)
+
+
+@pytest.mark.parametrize(("cores", "outcome"), [(1.0, "kept"), (0.0, "dropped")])
+def test_simulators_take_turns_where_one_keeps_all_cores_busy(cores: float, outcome: str) -> None:
+    here = two_simulators(cores=cores)
+    lever = InTurn(here)
+    assert lever.present is None
+    found, said = tried(here, lever)
+    assert [(r.lever, r.before, r.value, r.outcome) for r in found.rows] == [
+        ("in-turn", None, "simulator", outcome)
+    ]
+    assert said.startswith("lever in-turn, none -> simulator: complete iterations")
+    kept = outcome == "kept"
+    assert here.steps == taking_turns(here.steps, "simulator" if kept else None)
+    assert here.graph.hash == derive(here.workload.native, here.steps).hash
+    assert not check(here.workload.native, here.graph)
+    order = ("it/epoch[0]/chunk[1]/step", "it/epoch[1]/chunk[1]/step")
+    assert (order in here.graph.order_edges) == kept
+    if kept:  # and from there back
+        assert InTurn(here).present == "simulator"
+        assert tried(here, InTurn(here))[0].rows[0].outcome == "dropped"
+
+
+def test_turns_are_of_the_graph_that_another_lever_has_settled() -> None:
+    here = two_simulators(cores=1.0)
+    lever = InTurn(here)
+    here.steps = (*here.steps, step("rewire", "it/epoch/reset", stream="own"))
+    here.graph = derive(here.workload.native, here.steps)
+    before = here.graph
+    lever.use("simulator")
+    assert here.steps[-1].kind == "rewire"
+    assert dict(here.steps[1].options) == {"in_turn": ("simulator",)}
+    lever.use(None)
+    assert here.graph is before
+
+
+def test_without_spare_copies_none_take_turns() -> None:
+    here = selected()
+    _, said = tried(here, InTurn(here))
+    assert "lever in-turn: does not apply, no spare copies work side by side" in said
 
 
 class Streams:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlprof.errors import UsageError
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
 from rlprof.overlap.lower import lower
@@ -66,6 +67,12 @@ def test_answers_of_two_groups_do_not_take_turns_within() -> None:
         assert [name[: name.index("/p")] for name in ran] == turns
     # 1 s of reset, 5 x (4 s of answer, 6 s of step), 4 s of the first group's first answer
     assert schedule(lower(graph)).makespan_s == 1 + 5 * (4 + 6) + 4
+
+
+def test_a_component_that_is_not_there_takes_no_turns() -> None:
+    graph = split_spatial(rollout(), CHUNK, 2)
+    with pytest.raises(UsageError, match=r"no component is called 'polic'.*learner, policy, simulator"):
+        interleave(graph, CHUNK, in_turn=("polic",))
 
 
 def test_turns_are_left_away_where_calls_would_wait_for_each_other() -> None:
