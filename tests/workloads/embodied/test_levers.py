@@ -290,7 +290,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(out: Path) -> Request:
     levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities,client-priority", {})
-    levers["nice"] = Unavailable("it is measured for real, and a machine may be busy")
+    for name in ("in-turn", "nice"):
+        levers[name] = Unavailable("it is measured for real, and a machine may be busy")
     return Request(
         config=small(workers=1), out=out, activity="off", rounds=1, targets=1, alternatives=1, pairs=5,
         local_pairs=1, budget_s=600.0, levers=levers,
