@@ -1,0 +1,437 @@
+"""Why two rollout epochs side by side stretch each other: answers and chunks alone, and both at once.
+
+    python -m benchmarks.gpu.overlap_probe --out OUT --set cuda_graph=True --variants egl,egl+nice10
+
+One policy, and two simulators of a kind after the other: thread A answers and steps the first, thread B the
+second, and answers exclude each other, as in the graph that `rlprof optimize` selects. A variant is where
+images are drawn with options: `osmesa+plain+nice10+w8` draws on the CPU without shadows, in 8 processes that
+are nicer by 10; `none` draws nothing, and the policy answers images of before: cores alone are shared then.
+Variants of a kind that follow each other use the same processes, made nicer. Written after every variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.solo import Solo
+
+VARIANTS = (
+    *("egl", "egl+nice10", "osmesa+plain", "osmesa+plain+nice10"),
+    *("none", "none+nice10", "osmesa", "osmesa+nice10"),
+)
+#: Seconds that a variant takes at least: to start processes, and to measure.
+START_S, MEASURE_S = 25.0, 8.0
+#: Longest time of one state that is measured, in seconds, once it has three values.
+MOST_S = 6.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a name says.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    kind : str
+        The name without the nice value: processes that are started alike.
+    nice : int
+        How much nicer the processes are.
+    changes : dict of str to value
+        Of the configuration.
+    """
+
+    name: str
+    kind: str
+    nice: int
+    changes: dict[str, Any]
+
+
+def variant_of(name: str, simulator: str) -> Variant:
+    """Read the name of a variant.
+
+    Raises
+    ------
+    ValueError
+        If it says nothing that is known.
+    """
+    drawn, *options = name.split("+")
+    changes: dict[str, Any] = {"cameras": 0} if drawn == "none" else {}
+    nice = 0
+    if drawn != "none" and simulator == "libero":
+        changes |= {"rendering": drawn, "shadows": "plain" not in options}
+    elif drawn not in ("none", "here"):
+        raise ValueError(f"{name}: {simulator} draws where it does; use none or here")
+    for option in options:
+        number = option.lstrip("nicew")
+        if option.startswith("nice") and number.isdigit():
+            nice = int(number)
+        elif option.startswith("w") and number.isdigit():
+            changes["workers"] = int(number)
+        elif option != "plain":
+            raise ValueError(f"{name}: no option is called {option}")
+    kind = "+".join([drawn, *(o for o in options if not o.startswith("nice"))])
+    return Variant(name, kind, nice, changes)
+
+
+def make_nicer(processes: Sequence[int], by: int) -> None:
+    """Lower the priority of processes that run, as `--simulator-nice` does when they start."""
+    for process in processes:
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(ProcessLookupError):  # a thread that has just ended
+                number = int(task.name)
+                os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, number) + by)
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median and range of seconds, and each of them."""
+    if not values:
+        return {"n": 0}
+    low, high = np.quantile(values, [0.1, 0.9])
+    found = {"median_s": statistics.median(values), "p10_s": low, "p90_s": high}
+    found |= {"min_s": min(values), "max_s": max(values)}
+    return {
+        "n": len(values),
+        **{k: round(float(v), 5) for k, v in found.items()},
+        "each_s": [round(v, 5) for v in values],
+    }
+
+
+class Policy:
+    """The policy, which one thread uses: answers exclude each other."""
+
+    def __init__(self, config: Any, spec: Any, gpu: Gpu) -> None:
+        from rlprof.workloads.embodied.policies import make
+
+        self.spec, self.gpu = spec, gpu
+        self.policy = make(config.policy_size, spec, seed=config.seed, device=config.device)
+        if config.cuda_graph:
+            self.policy.capture()
+        gpu.wait()
+        draw = np.random.default_rng(0)
+        shape = (spec.envs, spec.cameras, spec.height, spec.width, 3)
+        self.images = draw.integers(0, 256, shape, dtype=np.uint8) if spec.cameras else None
+        self.answers = ThreadPoolExecutor(1, "rlprof rollout")
+        self.taken: list[float] = []
+        self.phases: dict[str, list[float]] = {}
+
+    def answer(self, seen: Any) -> Any:
+        """Actions for what is seen; its seconds go to `taken`."""
+        return self.answers.submit(self._answer, seen).result()
+
+    def _answer(self, seen: Any) -> Any:
+        from rlprof.workloads.embodied.contracts import GlobalStep
+
+        if seen.images is not None:
+            self.images = seen.images
+        state = np.zeros((len(seen.state), self.spec.state_dim), np.float32)
+        width = min(state.shape[1], seen.state.shape[1])
+        state[:, :width] = seen.state[:, :width]
+        seen = seen._replace(images=self.images, state=state)
+        policy, marks = self.policy, []
+
+        def mark(name: str) -> None:
+            event = self.gpu.torch.cuda.Event(enable_timing=True) if self.gpu.cuda else None
+            if event is not None:
+                event.record()
+            marks.append((name, event, time.perf_counter()))
+
+        began = time.perf_counter()
+        mark("")
+        noise = policy.noise(seen, GlobalStep(0), 0, 0)
+        features = policy.vision(seen)
+        mark("vision")
+        prefix = policy.backbone(features)
+        mark("backbone")
+        points = [policy.start(noise)]
+        mark("start")
+        for index in range(policy.spec.denoise_steps):
+            points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
+            mark("denoise_step")
+        answer = policy.decode(tuple(points), prefix, noise)
+        mark("decode")
+        self.gpu.wait()
+        self.taken.append(time.perf_counter() - began)
+        for (_, before, since), (name, after, until) in pairwise(marks):
+            self.phases.setdefault(f"{name}, called", []).append(until - since)
+            if before is not None:
+                self.phases.setdefault(f"{name}, on the GPU", []).append(before.elapsed_time(after) / 1e3)
+        return answer.actions
+
+    def since(self) -> tuple[list[float], dict[str, Any]]:
+        """Seconds of answers since the last time, and of their phases."""
+        taken, phases = self.taken, {k: spread(v) for k, v in self.phases.items()}
+        self.taken, self.phases = [], {}
+        for one in phases.values():
+            del one["each_s"]
+        return taken, phases
+
+
+class Pair:
+    """Two simulators of a kind."""
+
+    def __init__(self, config: Any, variant: Variant) -> None:
+        from rlprof.workloads.embodied.build import make_simulator
+
+        # episodes that do not end while they are measured
+        changed = replace(
+            config, **variant.changes, simulator_nice=variant.nice, episode_steps=400 * config.chunk_steps
+        )
+        self.kind, self.nice = variant.kind, variant.nice
+        self.simulators: list[Any] = []
+        with ThreadPoolExecutor(3) as pool:
+            made = [pool.submit(make_simulator, changed) for _ in range(2)]
+            pool.submit(_import_policies)
+        failed = [m.exception() for m in made if m.exception() is not None]
+        self.simulators = [m.result() for m in made if m.exception() is None]
+        if failed:
+            self.close()
+            raise failed[0]  # type: ignore[misc]
+        self.spec = self.simulators[0].spec
+        self.process_ids = tuple(p for s in self.simulators for p in s.process_ids)
+
+    def close(self) -> None:
+        """End the processes of both."""
+        with ThreadPoolExecutor(2) as pool:
+            ended: list[Future[None]] = [pool.submit(s.close) for s in self.simulators]
+        for one in ended:
+            one.result()
+
+
+def _import_policies() -> None:
+    """While simulators start: it takes seconds."""
+    with suppress(Exception):
+        importlib.import_module("rlprof.workloads.embodied.policies.flow")
+        importlib.import_module("transformers.models.pi0.modeling_pi0")
+
+
+class Probe:
+    """All variants, one after the other."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.config = args, configuration(args)
+        self.ends = time.monotonic() + args.seconds
+        argv = {k: str(v) for k, v in vars(args).items() if k != "out"}
+        facts = {"command": "overlap_probe", "config": self.config.to_dict(), "argv": argv}
+        self.report = Report(args.out / f"overlap_probe{args.name}.json", facts)
+        self.gpu = Gpu(self.config.device)
+        self.policy: Policy | None = None
+        self.pair: Pair | None = None
+        self.start_s = START_S
+        self.rows: list[str] = []
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return float(self.ends - time.monotonic())
+
+    def all(self) -> None:
+        """Measure what there is time for."""
+        failed: set[str] = set()
+        try:
+            for name in self.args.variants.split(","):
+                variant = variant_of(name, self.config.simulator)
+                same = self.pair is not None and self.pair.kind == variant.kind
+                same = same and self.pair is not None and variant.nice >= self.pair.nice
+                need_s = (0.0 if same else self.start_s) + MEASURE_S
+                if variant.kind in failed or need_s > self.left_s:
+                    why = "it did not start" if variant.kind in failed else f"{need_s:.0f} s are not left"
+                    print(f"-- {name}: LEFT OUT, {why}", flush=True)
+                    continue
+                with self.report.step(name) as found:
+                    if not same:
+                        failed.add(variant.kind)  # until it has started
+                        self._start(variant, found)
+                        failed.discard(variant.kind)
+                    self._measure(variant, found)
+                    self._show(name, found)
+        finally:
+            if self.pair is not None:
+                self.pair.close()
+            self.table()
+
+    def _start(self, variant: Variant, found: dict[str, Any]) -> None:
+        began = time.monotonic()
+        if self.pair is not None:
+            pair, self.pair = self.pair, None
+            pair.close()
+        self.pair = Pair(self.config, variant)
+        found["start_s"] = round(time.monotonic() - began, 2)
+        if self.policy is None:
+            config = self.config
+            spec = replace(self.pair.spec, cameras=config.cameras, height=config.image, width=config.image)
+            began_policy = time.monotonic()
+            self.policy = Policy(config, spec, self.gpu)
+            found["policy_s"] = round(time.monotonic() - began_policy, 2)
+        else:
+            self.start_s = min(START_S, 1.1 * found["start_s"] + 2.0)
+
+    def _measure(self, variant: Variant, found: dict[str, Any]) -> None:
+        from rlprof.workloads.embodied.contracts import GlobalStep
+
+        pair, policy, args = self.pair, self.policy, self.args
+        assert pair is not None
+        assert policy is not None
+        if variant.nice > pair.nice:
+            make_nicer(pair.process_ids, variant.nice - pair.nice)
+            pair.nice = variant.nice
+        found["nice"] = sorted({os.getpriority(os.PRIO_PROCESS, p) for p in pair.process_ids})
+        found.update(self.gpu.memory())
+        seen = [s.reset(GlobalStep(0), 0) for s in pair.simulators]
+        if seen[0].images is not None:
+            found["image_std"] = round(float(seen[0].images.std()), 2)  # 0 would be a picture of nothing
+        actions = [policy.answer(seen[k]) for k in (0, 1)]
+
+        def step(k: int) -> float:
+            began = time.perf_counter()
+            seen[k] = pair.simulators[k].step(actions[k]).observation
+            return time.perf_counter() - began
+
+        for k in (0, 1):  # warming up
+            step(k)
+            actions[k] = policy.answer(seen[k])
+        policy.since()
+        self._times(lambda: policy.answer(seen[0]))
+        alone, phases = policy.since()
+        found["answer_alone"], found["answer_alone_phases"] = spread(alone), phases
+        found["step_alone"] = spread(self._times(lambda: step(0)))
+        found["parts_alone"] = self._parts(pair.simulators[0], actions[0])
+        found["steps_at_once"] = spread(self._both(lambda k: [step(k) for _ in range(args.times)]))
+        policy.since()
+        with Solo(self.config.device, SimpleNamespace(process_ids=pair.process_ids)) as solo:
+            cycles: list[float] = []
+            began = time.monotonic()
+
+            def cycle(k: int) -> list[float]:
+                steps: list[float] = []
+                last = time.perf_counter()
+                for number in range(args.cycles + 1):
+                    if number > 3 and time.monotonic() > began + MOST_S:
+                        break
+                    actions[k] = policy.answer(seen[k])
+                    taken = step(k)
+                    now = time.perf_counter()
+                    if number:  # in the first one nothing runs beside one of them
+                        steps.append(taken)
+                        cycles.append(now - last)
+                    last = now
+                return steps
+
+            steps = self._both(cycle)
+        together, phases = policy.since()
+        found["answer_beside"], found["answer_beside_phases"] = spread(together[2:]), phases
+        found["step_beside"], found["cycle"] = spread(steps), spread(cycles)
+        found["solo"] = solo.to_dict()
+        found["cores_busy"] = round((solo.own_core_s + solo.simulator_core_s) / solo.wall_s, 2)
+        answer, step_ = found["answer_alone"]["median_s"], found["step_alone"]["median_s"]
+        found["cycle_at_best_s"] = round(max(2 * answer, answer + step_), 5)
+        found["speedup"] = round(2 * (answer + step_) / found["cycle"]["median_s"], 4)
+        captured = getattr(policy.policy, "captured", None)
+        found["cuda_graph_refused"] = None if captured is None else captured.refused
+
+    def _times(self, call: Callable[[], Any]) -> list[Any]:
+        until = time.monotonic() + MOST_S
+        done = []
+        for number in range(self.args.times):
+            if number > 2 and time.monotonic() > until:
+                break
+            done.append(call())
+        return done
+
+    def _both(self, work: Callable[[int], list[float]]) -> list[float]:
+        """Do something with both simulators at once; what both found."""
+        with ThreadPoolExecutor(2, "rlprof pair") as pool:
+            running = [pool.submit(work, k) for k in (0, 1)]
+        return [value for one in running for value in one.result()]
+
+    def _parts(self, simulator: Any, actions: Any) -> dict[str, Any]:
+        """Seconds of what a step is made of."""
+        if not all(hasattr(simulator, name) for name in ("physics", "reward", "render")):
+            return {}
+        calls: dict[str, Callable[[], Any]] = {
+            "physics": functools.partial(simulator.physics, actions),
+            "reward": simulator.reward,
+            "render": simulator.render,
+        }
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        until = time.monotonic() + MOST_S / 2
+        for _ in range(3):
+            for name, call in calls.items():
+                began = time.perf_counter()
+                call()
+                found[name].append(time.perf_counter() - began)
+            if time.monotonic() > until:
+                break
+        return {name: spread(values) for name, values in found.items()}
+
+    def _show(self, name: str, found: dict[str, Any]) -> None:
+        def of(state: str) -> str:
+            one = found[state]
+            return f"{one['median_s']:.3f} ({one['p10_s']:.3f}-{one['p90_s']:.3f})"
+
+        states = ("answer_alone", "step_alone", "steps_at_once", "answer_beside", "step_beside", "cycle")
+        parts = [f"{one['median_s']:.3f}" for one in found["parts_alone"].values()]
+        last = f"{found['cycle_at_best_s']:.3f} | {found['speedup']:.2f} | {found['cores_busy']:.1f}"
+        self.rows.append(" | ".join([name, *map(of, states), last, "/".join(parts)]))
+        self.report.document["rows"] = self.rows
+        print(f"   {self.rows[-1]}", flush=True)
+
+    def table(self) -> None:
+        """Print all rows."""
+        print(
+            "\nvariant | answer alone, s: median (p10-p90) | step alone | two steps at once | answer beside"
+            " | step beside | cycle | at best | times as fast as one by one | cores busy"
+            " | physics/reward/render"
+        )
+        for row in self.rows:
+            print(row, flush=True)
+        self.report.write()
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = functools.partial(parser.add_argument)
+    add("--out", type=Path, required=True)
+    add("--preset", default="h200")
+    add("--policy", default="pi0")
+    add("--simulator", default="libero")
+    add("--device")
+    add("--workers", type=int)
+    add("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+    add("--variants", default=",".join(VARIANTS))
+    add("--cycles", type=int, default=8, help="counted answers and chunks of each simulator")
+    add("--times", type=int, default=5, help="of what is measured alone")
+    add("--seconds", type=float, default=110.0)
+    add("--name", default="", help="added to the name of the result")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+    def interrupt(*_: Any) -> None:
+        """As Ctrl-C: processes are ended, and what was measured is shown."""
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    Probe(args).all()
+
+
+if __name__ == "__main__":
+    main()
