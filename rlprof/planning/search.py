@@ -200,9 +200,15 @@ def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
 _STOP: Stop = Stop()
 
 
+#: Signals that end a search. They are held back while it forks: what their handler raises in a callback of the
+#: fork, such as that of `logging`, is lost.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _set_up_worker(event: Event, parent: int) -> None:
     """In a worker: Ctrl-C is the parent's, which passes it on; it ends with its parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     _STOP.event = event
     Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -226,7 +232,11 @@ def _run_in_processes(
     ties = (event, os.getpid())
     with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=ties) as pool:
         try:
-            futures: list[Future[Part]] = [pool.submit(_work, task) for task in tasks]
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            try:
+                futures: list[Future[Part]] = [pool.submit(_work, task) for task in tasks]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             left = set(futures)
             while left:
                 try:
