@@ -205,7 +205,7 @@ class Pair:
             self.close()
             raise failed[0]  # type: ignore[misc]
         self.spec = self.simulators[0].spec
-        self.process_ids = tuple(p for s in self.simulators for p in s.process_ids)
+        self.process_ids = tuple(p for s in self.simulators for p in getattr(s, "process_ids", ()))
 
     def close(self) -> None:
         """End the processes of both."""
