@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.gauges import Gauges
 from benchmarks.gpu.solo import Solo
 
 VARIANTS = (
@@ -105,7 +106,12 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     if not values:
         return {"n": 0}
     low, high = np.quantile(values, [0.1, 0.9])
-    found = {"median_s": statistics.median(values), "p10_s": low, "p90_s": high}
+    found = {
+        "median_s": statistics.median(values),
+        "mean_s": statistics.fmean(values),
+        "p10_s": low,
+        "p90_s": high,
+    }
     found |= {"min_s": min(values), "max_s": max(values)}
     return {
         "n": len(values),
@@ -233,6 +239,7 @@ class Probe:
         self.report = Report(args.out / f"overlap_probe{args.name}.json", facts)
         self.gpu = Gpu(self.config.device)
         self.policy: Policy | None = None
+        self.gauges: Gauges | None = None
         self.pair: Pair | None = None
         self.start_s = START_S
         self.rows: list[str] = []
@@ -279,6 +286,8 @@ class Probe:
             spec = replace(self.pair.spec, cameras=config.cameras, height=config.image, width=config.image)
             began_policy = time.monotonic()
             self.policy = Policy(config, spec, self.gpu)
+            self.gauges = Gauges(self.gpu.torch, config.device)
+            self.report.document["no_gpu_gauge"] = self.gauges.reason
             found["policy_s"] = round(time.monotonic() - began_policy, 2)
         else:
             self.start_s = min(START_S, 1.1 * found["start_s"] + 2.0)
@@ -314,13 +323,18 @@ class Probe:
         found["step_alone"] = spread(self._times(lambda: step(0)))
         found["parts_alone"] = self._parts(pair.simulators[0], actions[0])
         found["steps_at_once"] = spread(self._both(lambda k: [step(k) for _ in range(args.times)]))
+        found["gauges_alone"] = self._gauged(lambda: False)
+        with ThreadPoolExecutor(1) as pool:
+            steps = pool.submit(self._both, lambda k: [step(k) for _ in range(args.times // 2 + 1)])
+            found["gauges_beside_steps"] = self._gauged(lambda: not steps.done())
+            found["steps_beside_gauges"] = spread(steps.result())
         policy.since()
         with Solo(self.config.device, SimpleNamespace(process_ids=pair.process_ids)) as solo:
             cycles: list[float] = []
             began = time.monotonic()
 
             def cycle(k: int) -> list[float]:
-                steps: list[float] = []
+                mine: list[float] = []
                 last = time.perf_counter()
                 for number in range(args.cycles + 1):
                     if number > 3 and time.monotonic() > began + MOST_S:
@@ -329,15 +343,15 @@ class Probe:
                     taken = step(k)
                     now = time.perf_counter()
                     if number:  # in the first one nothing runs beside one of them
-                        steps.append(taken)
+                        mine.append(taken)
                         cycles.append(now - last)
                     last = now
-                return steps
+                return mine
 
-            steps = self._both(cycle)
+            beside = self._both(cycle)
         together, phases = policy.since()
         found["answer_beside"], found["answer_beside_phases"] = spread(together[2:]), phases
-        found["step_beside"], found["cycle"] = spread(steps), spread(cycles)
+        found["step_beside"], found["cycle"] = spread(beside), spread(cycles)
         found["solo"] = solo.to_dict()
         found["cores_busy"] = round((solo.own_core_s + solo.simulator_core_s) / solo.wall_s, 2)
         answer, step_ = found["answer_alone"]["median_s"], found["step_alone"]["median_s"]
@@ -360,6 +374,14 @@ class Probe:
         with ThreadPoolExecutor(2, "rlprof pair") as pool:
             running = [pool.submit(work, k) for k in (0, 1)]
         return [value for one in running for value in one.result()]
+
+    def _gauged(self, going_on: Callable[[], bool]) -> dict[str, Any]:
+        """Seconds of known work."""
+        assert self.gauges is not None
+        found = {name: spread(values) for name, values in self.gauges.during(going_on).items()}
+        for one in found.values():
+            del one["each_s"]
+        return found
 
     def _parts(self, simulator: Any, actions: Any) -> dict[str, Any]:
         """Seconds of what a step is made of."""
@@ -387,18 +409,23 @@ class Probe:
             return f"{one['median_s']:.3f} ({one['p10_s']:.3f}-{one['p90_s']:.3f})"
 
         states = ("answer_alone", "step_alone", "steps_at_once", "answer_beside", "step_beside", "cycle")
+        gauges = "/".join(
+            f"{found['gauges_beside_steps'][name]['mean_s'] / alone['mean_s']:.2f}"
+            for name, alone in found["gauges_alone"].items()
+        )
         parts = [f"{one['median_s']:.3f}" for one in found["parts_alone"].values()]
         last = f"{found['cycle_at_best_s']:.3f} | {found['speedup']:.2f} | {found['cores_busy']:.1f}"
-        self.rows.append(" | ".join([name, *map(of, states), last, "/".join(parts)]))
+        self.rows.append(" | ".join([name, *map(of, states), last, "/".join(parts), gauges]))
         self.report.document["rows"] = self.rows
         print(f"   {self.rows[-1]}", flush=True)
 
     def table(self) -> None:
         """Print all rows."""
+        gauges = "core/wake" if self.report.document.get("no_gpu_gauge") else "GPU/core/wake"
         print(
             "\nvariant | answer alone, s: median (p10-p90) | step alone | two steps at once | answer beside"
             " | step beside | cycle | at best | times as fast as one by one | cores busy"
-            " | physics/reward/render"
+            f" | physics/reward/render | known work on {gauges} beside steps, times as long"
         )
         for row in self.rows:
             print(row, flush=True)

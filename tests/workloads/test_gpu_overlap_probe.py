@@ -59,6 +59,8 @@ def test_variants_of_a_kind_share_processes_and_one_that_fails_stops_nothing(
         assert step["ok"], step
         assert step["answer_beside"]["n"] == step["step_beside"]["n"] == step["cycle"]["n"] == 6
         assert step["answer_alone_phases"]["denoise_step, called"]["n"] == 4
+        assert {"core", "wake"} == set(step["gauges_alone"]) == set(step["gauges_beside_steps"])
+        assert step["gauges_beside_steps"]["wake"]["min_s"] >= 0.001
         # an answer and a step make a cycle, whatever runs beside them
         parts = step["answer_beside"]["min_s"] + step["step_beside"]["min_s"]
         assert step["cycle"]["min_s"] >= 0.99 * parts
