@@ -200,8 +200,8 @@ def _spent(options: SearchOptions, evaluations: int, began: float) -> float:
 _STOP: Stop = Stop()
 
 
-#: Signals that end a search. They are held back while it forks: what their handler raises in a callback of the
-#: fork, such as that of `logging`, is lost.
+#: Signals that end a search. They are held back while it forks: what their handlers raise inside a fork's
+#: callbacks, such as that of `logging`, is lost.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
