@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
 
 
-# Tests run beside each other: several threads each, in them and in their children, would only wait for each other.
+# Tests run beside each other: with several threads each they, and their children, would only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
