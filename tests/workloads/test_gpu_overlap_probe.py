@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import overlap_probe
-from benchmarks.gpu.overlap_probe import Variant, variant_of
+from benchmarks.gpu.overlap_pair import Variant, variant_of
 
 pytest.importorskip("torch")
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
