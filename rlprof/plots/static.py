@@ -80,10 +80,9 @@ def mime_bundle(spec: dict[str, Any]) -> dict[str, Any]:
     import vl_convert
 
     spec = fixed_width(spec)
-    return {
-        "image/svg+xml": vl_convert.vegalite_to_svg(spec),
-        "image/png": base64.b64encode(vl_convert.vegalite_to_png(spec, scale=2.0)).decode(),
-    }
+    svg = vl_convert.vegalite_to_svg(spec)
+    png = vl_convert.svg_to_png(svg, scale=2.0)  # as from the chart itself, which would be laid out once more
+    return {"image/svg+xml": svg, "image/png": base64.b64encode(png).decode()}
 
 
 def display_static() -> None:

@@ -81,7 +81,10 @@ def test_where_is_my_gpu_idle_on_the_shipped_capture(tmp_path: Path) -> None:
 
 def test_where_is_my_gpu_idle_writes_nothing_unasked(tmp_path: Path, data: Path) -> None:
     small = data / "nsys" / "vla_chunk_and_training.sqlite"
-    done = execute(IDLE, tmp_path, trace_path=str(small), preset="full", top_n=3)
+    done = execute(IDLE, tmp_path, trace_path=str(small), preset="full", top_n=3, static_charts=False)
+    assert not any("image/svg+xml" in k for k in mime_types(done))
+    shown = [o["data"].get("text/html", "") for c in done.cells for o in c.get("outputs", []) if "data" in o]
+    assert sum("vegaEmbed" in html for html in shown) == 4  # charts that zoom
     assert re.search(r"best-ranked leaf: \S+/policy/denoise \(1 invocations", printed(done))
     assert {p.name for p in tmp_path.iterdir()} == {IDLE.name}
 
