@@ -9,6 +9,9 @@ import numpy as np
 
 from rlprof.unavailable import Unavailable
 
+#: Share of the progress that is lost from which on a factor says nothing: more than fifty times as long.
+NOTHING = 0.98
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -37,7 +40,8 @@ class Interference:
     Parameters
     ----------
     factors : mapping of (str, str) to float
-        By (node, other), at least 1: while `other` runs, `node` gets on at the rate 1 over the factor.
+        By (node, other), at least 1: while `other` runs, `node` gets on at the rate 1 over the factor. A pair
+        for which the fit says that `node` does not get on at all is left away: it overlaps too little.
     alone_s : mapping of (str, int) to float
         Median duration with nothing beside it, by node and size.
     calls : mapping of (str, str) to int
@@ -96,7 +100,9 @@ def interference(alone: Iterable[Ran], together: Iterable[Iterable[Ran]]) -> Int
         left = np.abs(extra - matrix @ lost) / np.maximum(durations, 1e-12)
         residual[node] = float(np.median(left))
         for column, other in enumerate(others):
-            factors[node, other] = float(1 / (1 - min(lost[column], 0.999)))
+            if lost[column] >= NOTHING:
+                continue
+            factors[node, other] = float(1 / (1 - lost[column]))
             counts[node, other] = int((matrix[:, column] > 0).sum())
     return Interference(factors, alone_s, counts, residual)
 

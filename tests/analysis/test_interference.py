@@ -53,3 +53,13 @@ def test_a_call_that_is_faster_beside_others_has_no_factor_below_one() -> None:
     assert isinstance(found, Interference)
     assert found.factors["a", "b"] == 1.0
     assert found.residual_frac["a"] == pytest.approx(0.25)
+
+
+def test_a_pair_that_overlaps_too_little_to_tell_is_left_away() -> None:
+    """For another reason a call takes 0.5 s more, and ran beside b for a tenth of a second."""
+    runs = [[Ran("a", 1, 0, 1.5), Ran("b", 1, 1.4, 2.0), Ran("c", 1, 0.0, 0.3)]]
+    found = interference([Ran("a", 1, 0, 1.0), Ran("c", 1, 0.0, 0.3)], runs)
+    assert isinstance(found, Interference)
+    assert ("a", "b") not in found.factors
+    assert ("a", "b") not in found.calls
+    assert found.residual_frac["a"] > 0.05

@@ -148,13 +148,13 @@ class InTurn:
     ----------
     selected : Selected
         The graph.
-    wanted : Unavailable or None
-        Why none is tried; None: each component of the graph whose copies are workers of their own.
+    wanted : tuple of str, Unavailable or None
+        Components to try, or why none is; None: each whose copies are workers of their own in the graph.
     """
 
     name = "in-turn"
 
-    def __init__(self, selected: Selected, wanted: Unavailable | None = None) -> None:
+    def __init__(self, selected: Selected, wanted: Sequence[Value] | Unavailable | None = None) -> None:
         self._selected, self._wanted = selected, wanted
         named = [dict(s.options).get("in_turn") for s in selected.steps]
         self._present: Value = next((n[0] for n in named if isinstance(n, tuple)), None)
@@ -167,14 +167,14 @@ class InTurn:
 
     def others(self) -> Sequence[Value] | Unavailable:
         """Say the other components, and none."""
-        if self._wanted is not None:
+        if isinstance(self._wanted, Unavailable):
             return self._wanted
         graph = self._selected.graph
         copied = {a.cell.state for call in graph.calls for a in call.accesses if a.copy}
         found = {s.component for s in graph.states.values() if s.separate and s.name in copied}
         if not found:
             return Unavailable("no spare copies work side by side in the selected graph")
-        return tuple(c for c in (*sorted(found), None) if c != self._present)
+        return tuple(c for c in (*(self._wanted or sorted(found)), None) if c != self._present)
 
     def use(self, value: Value) -> None:
         """Run the graph in which these take turns; errors as of `Groups.use`."""
