@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -73,19 +74,61 @@ def taking_turns(steps: Sequence[Step], component: str | None) -> tuple[Step, ..
     return tuple(found)
 
 
-def _derived(selected: Selected, steps: tuple[Step, ...]) -> tuple[CallGraph, tuple[Step, ...]]:
-    """Make the graph of other steps; errors as of `Groups.use`."""
-    native = selected.workload.native
-    graph = derive(native, steps)
-    if refusals := check(native, graph):
-        first = refusals[0]
-        raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
-    if (why := selected.refuse(graph) or selected.workload.check(graph)) is not None:
-        raise OverlapError(why)
-    return graph, steps
+class _Remade(ABC):
+    """A lever for which the selected graph is made again by other steps; see `Groups`."""
+
+    def __init__(
+        self, selected: Selected, wanted: Sequence[Value] | Unavailable | None, present: Value
+    ) -> None:
+        self._selected, self._wanted, self._present = selected, wanted, present
+        self._made: dict[Value, tuple[CallGraph, tuple[Step, ...]]] = {}
+
+    @property
+    def present(self) -> Value:
+        """The value that is kept so far."""
+        return self._present
+
+    def use(self, value: Value) -> None:
+        """Run the graph of a value.
+
+        Raises
+        ------
+        OverlapError
+            If it is not legal, or cannot be run here.
+        """
+        selected = self._selected
+        if selected.steps not in [steps for _, steps in self._made.values()]:
+            # at first, and after another lever has changed it
+            self._made = {self._present: (selected.graph, selected.steps)}
+        if value not in self._made:
+            self._made[value] = self._derived(self._changed(selected.steps, value))
+        selected.graph, selected.steps = self._made[value]
+
+    @abstractmethod
+    def _changed(self, steps: tuple[Step, ...], value: Value) -> tuple[Step, ...]:
+        """Steps of a value."""
+
+    def _derived(self, steps: tuple[Step, ...]) -> tuple[CallGraph, tuple[Step, ...]]:
+        selected = self._selected
+        native = selected.workload.native
+        graph = derive(native, steps)
+        if refusals := check(native, graph):
+            first = refusals[0]
+            raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
+        if (why := selected.refuse(graph) or selected.workload.check(graph)) is not None:
+            raise OverlapError(why)
+        return graph, steps
+
+    def refused(self) -> str | None:
+        """It is one graph or another."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """Make a value the present one."""
+        self._present = value
 
 
-class Groups:
+class Groups(_Remade):
     """Number of parts of all splits; see `rlprof.overlap.optimize.levers.Lever`.
 
     Parameters
@@ -99,17 +142,8 @@ class Groups:
     name = "groups"
 
     def __init__(self, selected: Selected, wanted: Sequence[Value] | Unavailable | None = None) -> None:
-        self._selected, self._wanted = selected, wanted
         parts = [dict(s.options).get("groups") for s in selected.steps]
-        self._present: Value = next((n for n in parts if isinstance(n, int)), None)
-        self._made: dict[Value, tuple[CallGraph, tuple[Step, ...]]] = {
-            self._present: (selected.graph, selected.steps)
-        }
-
-    @property
-    def present(self) -> Value:
-        """Parts of the first split."""
-        return self._present
+        super().__init__(selected, wanted, next((n for n in parts if isinstance(n, int)), None))
 
     def others(self) -> Sequence[Value] | Unavailable:
         """Say other numbers."""
@@ -119,29 +153,11 @@ class Groups:
             return Unavailable("the selected graph splits nothing")
         return tuple(n for n in self._wanted or PARTS if n != self._present)
 
-    def use(self, value: Value) -> None:
-        """Run the graph with so many parts.
-
-        Raises
-        ------
-        OverlapError
-            If that is not legal, or cannot be run here.
-        """
-        if value not in self._made:
-            steps = regrouped(self._selected.steps, int(value or 0))
-            self._made[value] = _derived(self._selected, steps)
-        self._selected.graph, self._selected.steps = self._made[value]
-
-    def refused(self) -> str | None:
-        """It is one number or another."""
-        return None
-
-    def keep(self, value: Value) -> None:
-        """Make a number the present one."""
-        self._present = value
+    def _changed(self, steps: tuple[Step, ...], value: Value) -> tuple[Step, ...]:
+        return regrouped(steps, int(value or 0))
 
 
-class InTurn:
+class InTurn(_Remade):
     """The component whose spare copies take turns, in place of working side by side; see `Groups`.
 
     Parameters
@@ -155,15 +171,8 @@ class InTurn:
     name = "in-turn"
 
     def __init__(self, selected: Selected, wanted: Sequence[Value] | Unavailable | None = None) -> None:
-        self._selected, self._wanted = selected, wanted
         named = [dict(s.options).get("in_turn") for s in selected.steps]
-        self._present: Value = next((n[0] for n in named if isinstance(n, tuple)), None)
-        self._made: dict[tuple[Step, ...], CallGraph] = {selected.steps: selected.graph}
-
-    @property
-    def present(self) -> Value:
-        """The component whose copies take turns; None: no one's do."""
-        return self._present
+        super().__init__(selected, wanted, next((n[0] for n in named if isinstance(n, tuple)), None))
 
     def others(self) -> Sequence[Value] | Unavailable:
         """Say the other components, and none."""
@@ -176,22 +185,8 @@ class InTurn:
             return Unavailable("no spare copies work side by side in the selected graph")
         return tuple(c for c in (*(self._wanted or sorted(found)), None) if c != self._present)
 
-    def use(self, value: Value) -> None:
-        """Run the graph in which these take turns; errors as of `Groups.use`."""
-        selected = self._selected
-        self._made.setdefault(selected.steps, selected.graph)  # another lever may have changed them
-        steps = taking_turns(selected.steps, None if value is None else str(value))
-        if steps not in self._made:
-            self._made[steps], _ = _derived(selected, steps)
-        selected.graph, selected.steps = self._made[steps], steps
-
-    def refused(self) -> str | None:
-        """They do or do not."""
-        return None
-
-    def keep(self, value: Value) -> None:
-        """Make a component the present one."""
-        self._present = value
+    def _changed(self, steps: tuple[Step, ...], value: Value) -> tuple[Step, ...]:
+        return taking_turns(steps, None if value is None else str(value))
 
 
 class Prioritised(Protocol):
