@@ -201,6 +201,10 @@ def options(
         bool | None,
         typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),
     ] = None,
+    whole_answers: Annotated[
+        bool | None,
+        typer.Option("--whole-answers", help="Vision, backbone and denoise steps of an answer are one node."),
+    ] = None,
     train_pipe: Annotated[
         bool | None,
         typer.Option("--train-pipe", help="Train on an epoch before the next one is there."),

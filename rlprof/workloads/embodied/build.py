@@ -196,4 +196,4 @@ def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> R
     policy = make_policy(config.policy_size, simulator.spec, seed=config.seed, device=device)
     if config.cuda_graph:
         policy.capture()
-    return RolloutWorker(policy)
+    return RolloutWorker(policy, whole=config.whole_answers)

@@ -75,6 +75,9 @@ class Config:
         threads that launch kernels and wait for them.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
+    whole_answers : bool
+        Vision, backbone and denoise steps of an answer are one node in place of one each: a graph of calls then
+        waits for the device once, not after each of them.
     train_pipe : bool
         Training on an epoch may begin before the next one is there; needs the minibatch scope ``epoch``.
     env_prefetch : bool
@@ -129,6 +132,7 @@ class Config:
     simulator_low_priority: bool = False
     simulator_nice: int = 0
     cuda_graph: bool = False
+    whole_answers: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False
     train: Train | None = None

@@ -164,6 +164,11 @@ def _wrap_predict(
         )
 
     n["noise"] = wrap(policy, "noise", predict, component=ROLLOUT, stateless=True, batch=by_sample)
+    if rollout.whole:
+        batch = rows("observation", "noise")
+        n["infer"] = wrap(rollout, "infer", predict, reads(w), component=ROLLOUT, batch=batch)
+        phase("decode", predict, "points", "prefix", "noise")
+        return
     phase("vision", predict, "observation")
     phase("backbone", predict, "features")
     phase("start", predict, "noise", weights=False)

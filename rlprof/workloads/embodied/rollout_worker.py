@@ -21,6 +21,8 @@ class RolloutWorker:
     ----------
     policy : Policy
         Its own; an actor has another.
+    whole : bool
+        An answer is one node from images to its last point, not one for each phase.
 
     Attributes
     ----------
@@ -32,8 +34,8 @@ class RolloutWorker:
         Told of every answer (`rlprof.workloads.embodied.record`).
     """
 
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
+    def __init__(self, policy: Any, *, whole: bool = False) -> None:
+        self.policy, self.whole = policy, whole
         self.version = 0
         self._host = HostCopies()
         self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
@@ -52,15 +54,21 @@ class RolloutWorker:
         """Answer an observation."""
         policy = self.policy
         noise = policy.noise(observation, step, epoch, chunk, **told(samples))
+        points, prefix = self.infer(observation, noise)
+        answer: PolicyOutput = policy.decode(points, prefix, noise)
+        if self.watch is not None:
+            self.watch.predicted(answer, epoch, chunk, samples, self.version)
+        return answer
+
+    def infer(self, observation: Observation, noise: Floats) -> tuple[tuple[Any, ...], Any]:
+        """All points of an answer, the last one its actions, and the prefix they were made with."""
+        policy = self.policy
         features = policy.vision(observation)
         prefix = policy.backbone(features)
         points = [policy.start(noise)]
         for index in self.denoise(range(policy.spec.denoise_steps)):
             points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
-        answer: PolicyOutput = policy.decode(tuple(points), prefix, noise)
-        if self.watch is not None:
-            self.watch.predicted(answer, epoch, chunk, samples, self.version)
-        return answer
+        return tuple(points), prefix
 
     def predict_values(
         self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None

@@ -44,6 +44,8 @@ def temporal(graph):
             {"policy": "openvla_oft", "algorithm": "grpo", "group": 2, "phases": True},
         ),
         ("iteration", spatial, {"policy": "pi05", "minibatch_scope": "epoch", "workers": 2}),
+        ("iteration", temporal, {"policy": "pi0", "whole_answers": True, "workers": 2}),
+        ("iteration", spatial, {"policy": "openvla_oft", "whole_answers": True}),
     ],
 )
 def test_training_goes_on_bit_for_bit(region, transform, options) -> None:
