@@ -76,8 +76,8 @@ class Config:
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     whole_answers : bool
-        Vision, backbone and denoise steps of an answer are one node in place of one each: a graph of calls then
-        waits for the device once, not after each of them.
+        Vision, backbone and denoise steps of an answer are one node in place of one each: a graph of calls
+        then waits for the device once, not after each of them.
     train_pipe : bool
         Training on an epoch may begin before the next one is there; needs the minibatch scope ``epoch``.
     env_prefetch : bool
