@@ -62,7 +62,7 @@ test test-all: $(DEV)
 	@failed=0; \
 	$(BIN)/ruff check . || failed=1; \
 	$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
-	$(BIN)/pytest -n $(JOBS) -rs $(TESTS) || failed=1; \
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -rs $(TESTS) || failed=1; \
 	wait $$mypy || failed=1; \
 	cat $(VENV)/mypy.log; \
 	exit $$failed
