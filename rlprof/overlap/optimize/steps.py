@@ -40,6 +40,13 @@ _TAKES: dict[Kind, frozenset[str]] = {
     "train_beside_next_epoch": frozenset({"training"}),
 }
 Value = int | str | tuple[int, ...] | tuple[str, ...]
+#: What options hold, and whether it is several of that.
+_HOLDS: dict[str, tuple[type, bool]] = {
+    **dict.fromkeys(("groups", "segments", "shift"), (int, False)),
+    **dict.fromkeys(("before", "after", "stream", "training"), (str, False)),
+    "cuts": (int, True),
+    **dict.fromkeys(("downstream", "in_turn"), (str, True)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Step:
     Raises
     ------
     UsageError
-        If there is no such transformation, or it takes no such argument.
+        If there is no such transformation, it takes no such argument or value, or an argument is lacking.
     """
 
     kind: Kind
@@ -68,10 +75,21 @@ class Step:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"no transformation is called {self.kind!r}", hint=f"one of {', '.join(KINDS)}")
-        for name, _ in self.options:
+        for name, value in self.options:
             if name not in _TAKES[self.kind]:
                 takes = ", ".join(sorted(_TAKES[self.kind])) or "no further arguments"
                 raise UsageError(f"{self.kind} takes no {name!r}", hint=f"it takes {takes}")
+            kind, several = _HOLDS[name]
+            items = value if several else (value,)
+            # what comes from a file may be anything; True is a whole number to Python
+            if not isinstance(items, tuple) or any(type(item) is not kind for item in items):
+                one = "whole number" if kind is int else "text"
+                raise UsageError(
+                    f"{self.kind}: {name} is {value!r}",
+                    hint=f"give {f'a list of {one}s' if several else f'a {one}'}",
+                )
+        if self.kind == "train_beside_next_epoch" and not self.options:
+            raise UsageError(f"{self.kind} lacks 'training'", hint="name the loop over minibatches")
         object.__setattr__(self, "options", tuple(sorted(self.options)))
 
     def __str__(self) -> str:

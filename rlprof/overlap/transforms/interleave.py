@@ -34,8 +34,8 @@ def interleave(graph: CallGraph, target: str, in_turn: Sequence[str] = ()) -> Ca
     target : str
         Path of a loop or another node, or the region.
     in_turn : sequence of str
-        Components whose spare copies take turns too, though they could work side by side: where one keeps all
-        cores busy, two at once only slow each other.
+        Components (a text is one) whose spare copies take turns too, though they could work side by side:
+        where one keeps all cores busy, two at once only slow each other.
 
     Returns
     -------
@@ -46,8 +46,8 @@ def interleave(graph: CallGraph, target: str, in_turn: Sequence[str] = ()) -> Ca
         second group starts when the first leaves the worker that both begin with, and they take turns from
         there on, block by block: calls of two groups that took turns within their blocks would end theirs
         together, and then want the next worker at the same time. Where that would make calls wait for each
-        other, as in a pipeline of segments, only the first of these orders holds. What was not split stays
-        in its stream.
+        other, as in a pipeline of segments, or for a boundary of training, only the first of these orders
+        holds. What was not split stays in its stream.
 
     Raises
     ------
@@ -62,9 +62,12 @@ def interleave(graph: CallGraph, target: str, in_turn: Sequence[str] = ()) -> Ca
     in_time = any(call.samples is None and call.group for call in calls)
     members = [*calls] if in_time else parts
     components = {node.component for node in graph.nodes.values()} - {""}
+    in_turn = (in_turn,) if isinstance(in_turn, str) else in_turn
     if unknown := [name for name in in_turn if name not in components]:
+        known = f"in_turn takes {', '.join(sorted(components))}"
         raise UsageError(
-            f"no component is called {unknown[0]!r}", hint=f"in_turn takes {', '.join(sorted(components))}"
+            f"no component is called {unknown[0]!r}",
+            hint=known if components else "no node of this graph has a component: leave in_turn away",
         )
     if len({group_key(call) for call in members}) < 2:
         raise IllegalTransformationError(
@@ -87,12 +90,13 @@ def interleave(graph: CallGraph, target: str, in_turn: Sequence[str] = ()) -> Ca
     note = f"interleave {len({group_key(call) for call in members})} groups of {target}"
 
     def made(edges: list[tuple[str, str]]) -> CallGraph:
-        return graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
+        changed = graph.changed(note, streams=tuple(tuple(s) for s in streams), order_edges=tuple(edges))
+        return with_boundaries(changed)
 
     after = made([*stagger, *turns])
     if enforced(after).cycle:
         after = made(stagger)
-    return verified(graph, with_boundaries(after))
+    return verified(graph, after)
 
 
 def _blocks(

@@ -63,3 +63,30 @@ def test_every_kind_can_be_applied() -> None:
     from rlprof.overlap.optimize import steps
 
     assert set(steps._FUNCTIONS) == set(steps._TAKES) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("interleave", {"in_turn": "policy"}, "in_turn is 'policy'.*give a list of texts"),
+        ("interleave", {"in_turn": None}, "in_turn is None"),
+        ("interleave", {"in_turn": True}, "in_turn is True"),
+        ("interleave", {"in_turn": ["a", 1]}, "in_turn is"),
+        ("interleave", {"in_turn": [["a"]]}, "in_turn is"),
+        ("interleave", {"in_turn": {"a": 1}}, "in_turn is"),
+        ("split_spatial", {"cuts": 2}, "cuts is 2.*give a list of whole numbers"),
+        ("split_spatial", {"cuts": [[1]]}, "cuts is"),
+        ("split_spatial", {"downstream": 3}, "downstream is 3"),
+        ("split_spatial", {"groups": {"a": 1}}, "groups is.*give a whole number"),
+        ("split_spatial", {"groups": True}, "groups is True"),
+        ("rewire", {"shift": "a"}, "shift is 'a'"),
+        ("rewire", {"shift": 1.5}, "shift is 1.5"),
+        ("rewire", {"stream": 1}, "stream is 1.*give a text"),
+        ("train_beside_next_epoch", {}, "lacks 'training'"),
+    ],
+)
+def test_options_of_another_type_are_refused_when_they_are_read(
+    kind: str, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        Step.from_dict({"kind": kind, "target": EPOCH, "options": options})

@@ -10,6 +10,7 @@ from rlprof.errors import UsageError
 from rlprof.overlap.errors import IllegalTransformationError
 from rlprof.overlap.legality import check
 from rlprof.overlap.lower import lower
+from rlprof.overlap.specs import Role
 from rlprof.overlap.transforms import interleave, merge, rewire, split_chained, split_spatial, split_temporal
 from rlprof.taskgraph import schedule
 from tests.overlap.graphs import Loop, Node, allowed_order, graph_of, rollout, run, same, state
@@ -73,6 +74,10 @@ def test_a_component_that_is_not_there_takes_no_turns() -> None:
     graph = split_spatial(rollout(), CHUNK, 2)
     with pytest.raises(UsageError, match=r"no component is called 'polic'.*learner, policy, simulator"):
         interleave(graph, CHUNK, in_turn=("polic",))
+    assert interleave(graph, CHUNK, in_turn="policy").hash == interleave(graph, CHUNK, ("policy",)).hash
+    bare = graph_of((Loop("l", 3, (Node("a"),)),), ())
+    with pytest.raises(UsageError, match="no node of this graph has a component"):
+        interleave(split_spatial(bare, "it/l"), "it/l", ("policy",))
 
 
 def test_turns_are_left_away_where_calls_would_wait_for_each_other() -> None:
@@ -162,3 +167,16 @@ def test_a_merge_that_would_wait_for_itself_is_refused() -> None:
     assert check(native, ordered) == ()
     with pytest.raises(IllegalTransformationError, match=r"^L2: .*chunk\[1\]/policy"):
         merge(ordered, f"{CHUNK}/policy")
+
+
+@pytest.mark.parametrize("role", ["update", "sync"])
+def test_turns_are_left_away_where_a_boundary_of_training_forbids_them(role: Role) -> None:
+    """Boundaries order what no dependency does: a turn against one would have the whole graph refused."""
+    body = (Node("a", "policy"), Node("b", "learner", mixes=True, role=role))
+    native = graph_of((Loop("l", 4, body),), ())
+    graph = interleave(split_temporal(native, "it/l", 2), "it/l")
+    assert check(native, graph) == ()
+    assert len(graph.streams) > 1
+    for seed in range(3):
+        ran = [name for name in allowed_order(graph, seed) if name.endswith("b")]
+        assert ran == [f"it/l[{i}]/b" for i in range(4)]
