@@ -94,7 +94,7 @@ class _Remade(ABC):
         Raises
         ------
         OverlapError
-            If it is not legal, or cannot be run here.
+            If it is not legal, cannot be run here, or is the one that runs already.
         """
         selected = self._selected
         if selected.steps not in [steps for _, steps in self._made.values()]:
@@ -112,6 +112,8 @@ class _Remade(ABC):
         selected = self._selected
         native = selected.workload.native
         graph = derive(native, steps)
+        if graph.hash == self._made[self._present][0].hash:
+            raise OverlapError("it is the same graph")
         if refusals := check(native, graph):
             first = refusals[0]
             raise IllegalTransformationError(first.reason, rule=first.rule, calls=first.calls)
@@ -172,7 +174,7 @@ class InTurn(_Remade):
 
     def __init__(self, selected: Selected, wanted: Sequence[Value] | Unavailable | None = None) -> None:
         named = [dict(s.options).get("in_turn") for s in selected.steps]
-        super().__init__(selected, wanted, next((n[0] for n in named if isinstance(n, tuple)), None))
+        super().__init__(selected, wanted, next((n[0] for n in named if isinstance(n, tuple) and n), None))
 
     def others(self) -> Sequence[Value] | Unavailable:
         """Say the other components, and none."""

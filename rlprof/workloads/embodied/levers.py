@@ -71,7 +71,8 @@ def wanted_levers(text: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"no lever is called {name!r}", hint=f"use {', '.join(LEVERS)}, or none alone"
             )
-        found[name] = tuple(_value(name, v) for v in values.split("/")) if has_values else None
+        each = dict.fromkeys(_value(name, v) for v in values.split("/")) if has_values else None
+        found[name] = None if each is None else tuple(each)
     return found
 
 

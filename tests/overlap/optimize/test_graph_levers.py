@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.rl_programs import make
 from rlprof.analysis.trials import Rule
+from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.legality import check
 from rlprof.overlap.optimize.graph_levers import (
     HIGH,
@@ -196,3 +197,24 @@ def test_priorities_that_make_no_difference_are_not_tried() -> None:
     _, said = tried(chosen, Priorities(chosen, here, Unavailable("cpu has no streams")))
     assert said == "lever priorities: does not apply, cpu has no streams\n"
     assert not here.at
+
+
+def test_a_value_that_changes_nothing_is_not_measured() -> None:
+    """Nothing is interleaved here, so no turns can be taken; and parts cut at a place keep their number."""
+    here = two_simulators(cores=1.0)
+    here.steps = here.steps[:1]
+    here.graph = derive(here.workload.native, here.steps)
+    cut = selected(LARGE)
+    cut.steps = (step("split_spatial", "iteration/rollout/epoch/chunk", groups=2, cuts=(1,)), cut.steps[1])
+    cut.graph = derive(cut.workload.native, cut.steps)
+    for chosen, lever, value in ((here, InTurn(here), "simulator"), (cut, Groups(cut), 3)):
+        before = chosen.graph
+        with pytest.raises(OverlapError, match="it is the same graph"):
+            lever.use(value)
+        assert chosen.graph is before
+
+
+def test_a_step_without_names_has_nobody_take_turns() -> None:
+    here = two_simulators(cores=1.0)
+    here.steps = (here.steps[0], step("interleave", "it/epoch", in_turn=()))
+    assert InTurn(here).present is None

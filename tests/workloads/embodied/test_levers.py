@@ -128,6 +128,7 @@ def test_what_does_not_apply_says_why() -> None:
     assert Nice(here(replace(blind, simulator_nice=10))).others() == (0,)
     assert Nice(here(replace(blind, simulator_nice=5))).others() == (10, 0)
     assert Nice(here(blind), wanted_levers("nice=0/5/15", {})["nice"]).others() == (5, 15)
+    assert wanted_levers("nice=5/15/5,workers=2/02", {}) == {"nice": (5, 15), "workers": (2,)}
     fixed = wanted_levers(None, {"simulator_nice": 0})["nice"]
     assert Nice(here(blind), fixed).others() == Unavailable("--simulator-nice is given, which fixes it")
 
