@@ -22,6 +22,7 @@ from rlprof.analysis.iteration import Iteration, find_iteration
 from rlprof.analysis.low_activity import capture_span, low_activity
 from rlprof.analysis.ranking import COLUMNS, choose_targets, loop_count_table, window_table
 from rlprof.analysis.signals import SOURCE_TEXT, Signal, foreign_frac, signals
+from rlprof.text import counted
 from rlprof.trace.hierarchy import Hierarchy, hierarchy
 from rlprof.trace.trace import Trace, TraceMeta
 from rlprof.unavailable import Unavailable
@@ -223,6 +224,12 @@ def _kernel_union_note(active: tuple[Signal, ...]) -> str:
     return f"no SM counters: activity is the {SOURCE_TEXT['kernel_union']}, {how}"
 
 
+def _nodes(frame: pl.DataFrame, verb: str, plural: str) -> str:
+    """How many nodes a table has, with the verb that goes with it: ``1 node is``, ``2 nodes are``."""
+    number = frame["node"].n_unique()
+    return f"{counted(number, 'node')} {verb if number == 1 else plural}"
+
+
 def _quality_notes(
     trace: Trace, frame: pl.DataFrame, active: tuple[Signal, ...], period_ns: int | None
 ) -> list[str]:
@@ -231,14 +238,14 @@ def _quality_notes(
     lost = frame.filter("mostly_cut")
     if not lost.is_empty():
         notes.append(
-            f"{lost['node'].n_unique()} nodes have most of their time in ranges without an end of their own:"
-            f" their times and scores are doubtful, and they are not proposed ({_some(lost)})"
+            f"{_nodes(lost, 'has', 'have')} most of the time in ranges without an end of their own:"
+            f" times and scores are doubtful, and not proposed ({_some(lost)})"
         )
     if active and not frame.is_empty():
         poor = frame.filter((pl.col("coverage") < MIN_COVERAGE_FRAC) & pl.col("sm_activity").is_null())
         if len(poor):
             notes.append(
-                f"{poor['node'].n_unique()} nodes lack an activity: under {MIN_COVERAGE_FRAC:.0%} of their"
+                f"{_nodes(poor, 'lacks', 'lack')} an activity: under {MIN_COVERAGE_FRAC:.0%} of the"
                 f" time is covered by samples ({_some(poor)})"
             )
     if period_ns and not frame.is_empty():
@@ -247,8 +254,8 @@ def _quality_notes(
         )
         if len(short):
             notes.append(
-                f"{short['node'].n_unique()} nodes are shorter than {SHORT_PERIODS} sampling periods of"
-                f" {period_ns / 1e6:g} ms on average, so their activity is coarse ({_some(short)})"
+                f"{_nodes(short, 'is', 'are')} shorter than {SHORT_PERIODS} sampling periods of"
+                f" {period_ns / 1e6:.4g} ms on average, so the activity is coarse ({_some(short)})"
             )
     for s in active:
         share = foreign_frac(trace, s)

@@ -280,6 +280,18 @@ def test_short_nodes_are_flagged():
     trace = trace_of(ranges=ranges, activity=made_samples([0.3] * 100), processes=processes([0]))
     notes = windows(trace, tau_abs_ns=1).notes
     assert any("shorter than 2 sampling periods" in n and "iteration/short" in n for n in notes)
+    assert any(n.startswith("1 node is shorter") for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("names", "start"), [(("a",), "1 node lacks"), (("a", "b"), "2 nodes lack")], ids=["one", "two"]
+)
+def test_notes_count_nodes_in_words_that_agree(names, start):
+    inner = [(500 + 10 * i, 505 + 10 * i, name) for i, name in enumerate(names)]
+    ranges = made_ranges((0, 400, "iteration"), (500, 600, "iteration"), *inner)
+    trace = trace_of(ranges=ranges, activity=made_samples([0.3] * 40), processes=processes([0]))
+    notes = windows(trace, tau_abs_ns=1).notes
+    assert any(n.startswith(f"{start} an activity") for n in notes), notes
 
 
 def test_host_cores_stand_in_where_no_gpu_was_measured():
@@ -308,6 +320,7 @@ def test_a_node_whose_end_was_lost_is_not_proposed():
     report = windows(trace, tau_abs_ns=1)
     assert report.targets == (("iteration/known", "p0"),)
     assert any("iteration/lost" in n and "not proposed" in n for n in report.notes)
+    assert any(n.startswith("1 node has most of the time") for n in report.notes)
 
 
 def test_unknown_iteration_is_an_error():
