@@ -91,6 +91,25 @@ class Request:
         )
 
 
+def graph_levers(here: Embodied, selected: Selected, wanted: Wanted) -> list[Lever]:
+    """Levers of the selected graph, in the order in which they are tried."""
+    levers: list[Lever] = []
+    if "groups" in wanted:
+        levers.append(Groups(selected, wanted["groups"]))
+    if "in-turn" in wanted:
+        levers.append(InTurn(selected, wanted["in-turn"]))
+    if "priorities" in wanted:
+        components = stream_components(here, selected.graph)
+        levers.append(Priorities(selected, here.workload, components, here.forget_captured))
+    for lever in (ClientPriority, Nice):
+        if lever.name in wanted:
+            values = wanted[lever.name]
+            if len(selected.graph.streams) < 2 and not isinstance(values, Unavailable):
+                values = Unavailable("nothing overlaps in the selected graph")
+            levers.append(lever(here, values))
+    return levers
+
+
 class Search:
     """Levers of the program, the graph, and levers of the graph, within one budget.
 
@@ -158,26 +177,14 @@ class Search:
         return f"native, trying levers: {self.here.simulator.key}", self.here.workload.iteration(None)
 
     def _graph_levers(self, found: Optimization, options: Options) -> Optimization:
-        here, wanted = self.here, self.request.levers
+        here = self.here
         selected = Selected(
             here.workload,
             found.graph,
             found.steps,
             lambda graph: beyond_memory(graph, options.memory_bytes, here.workload.call_bytes()),
         )
-        levers: list[Lever] = []
-        if "groups" in wanted:
-            levers.append(Groups(selected, wanted["groups"]))
-        if "in-turn" in wanted:
-            levers.append(InTurn(selected, wanted["in-turn"]))
-        if "priorities" in wanted:
-            components = stream_components(here, found.graph)
-            levers.append(Priorities(selected, here.workload, components, here.forget_captured))
-        alone = len(found.graph.streams) < 2
-        idle = Unavailable("nothing overlaps in the selected graph") if alone else None
-        for lever in (ClientPriority, Nice):
-            if lever.name in wanted:
-                levers.append(lever(here, idle or wanted[lever.name]))
+        levers = graph_levers(here, selected, self.request.levers)
         measured = measure_levers(
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ import torch
 from rlprof.errors import UnreadableError
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.graph_levers import Selected
 from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
@@ -40,7 +41,7 @@ from rlprof.workloads.embodied.levers import (
 )
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
-from rlprof.workloads.embodied.optimize_search import Search
+from rlprof.workloads.embodied.optimize_search import Search, graph_levers
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.runner import run
 from rlprof.workloads.embodied.sharing import PIPE, sharing
@@ -131,6 +132,16 @@ def test_what_does_not_apply_says_why() -> None:
     assert wanted_levers("nice=5/15/5,workers=2/02", {}) == {"nice": (5, 15), "workers": (2,)}
     fixed = wanted_levers(None, {"simulator_nice": 0})["nice"]
     assert Nice(here(blind), fixed).others() == Unavailable("--simulator-nice is given, which fixes it")
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_what_runs_beside_others_is_not_tried_where_nothing_overlaps(streams: int) -> None:
+    wanted: dict[str, Any] = {"nice": (5,), "client-priority": Unavailable("an option fixes it")}
+    graph = SimpleNamespace(streams=((),) * streams)
+    selected = Selected(cast(Any, None), cast(Any, graph), ())
+    priority, nice = graph_levers(here(configure("tiny", workers=1)), selected, wanted)
+    assert nice.others() == ((5,) if streams > 1 else Unavailable("nothing overlaps in the selected graph"))
+    assert priority.others() == Unavailable("an option fixes it")
 
 
 def test_a_simulator_yields_to_others_only_as_a_client_of_mps(
