@@ -6,8 +6,9 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from threading import Thread, current_thread, main_thread
@@ -230,25 +231,59 @@ def _run_in_processes(
     context = get_context("fork" if hasattr(os, "fork") and current_thread() is main_thread() else "spawn")
     event = context.Event()
     ties = (event, os.getpid())
-    with ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=ties) as pool:
+    pool = ProcessPoolExecutor(workers, context, initializer=_set_up_worker, initargs=ties)
+    try:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            futures: list[Future[Part]] = [pool.submit(_work, task) for task in tasks]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        left = set(futures)
+        while left:
             try:
-                futures: list[Future[Part]] = [pool.submit(_work, task) for task in tasks]
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            left = set(futures)
-            while left:
-                try:
-                    _, left = wait(left, timeout=0.2)
-                    done = 1 - len(left) / len(futures)
-                    progress("searching", max(done, _spent(options, 0, began)))
-                except KeyboardInterrupt:
-                    event.set()
-            return [future.result() for future in futures]
-        except BaseException:
-            event.set()  # the pool is left only when its processes are done
-            raise
+                _, left = wait(left, timeout=0.2)
+                done = 1 - len(left) / len(futures)
+                progress("searching", max(done, _spent(options, 0, began)))
+            except KeyboardInterrupt:
+                _ask(event)
+        found = [future.result() for future in futures]
+    except BaseException:
+        _ask(event)
+        with _deferred():
+            pool.shutdown()  # its processes are done by then
+        raise
+    with _deferred() as came:
+        pool.shutdown()
+    for number in came:
+        if number != signal.SIGINT:
+            signal.raise_signal(number)
+    return [replace(part, interrupted=True) for part in found] if came else found
+
+
+def _ask(event: Event) -> None:
+    """Ask the workers to stop."""
+    with _deferred():
+        event.set()
+
+
+@contextmanager
+def _deferred() -> Iterator[list[int]]:
+    """Note signals that end a search, in place of raising what their handlers raise.
+
+    Who waits for a lock that an exception left, or for processes that were not told to end, waits for ever.
+    """
+    came: list[int] = []
+    handlers: list[tuple[signal.Signals, Any]] = []
+    try:
+        if current_thread() is main_thread():  # handlers run in it alone
+            for number in _ENDING:
+                if callable(handler := signal.getsignal(number)):
+                    handlers.append((number, handler))
+                    signal.signal(number, lambda got, _: came.append(got))
+        yield came
+    finally:
+        for ending, handler in handlers:
+            signal.signal(ending, handler)
 
 
 def _combine(

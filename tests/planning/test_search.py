@@ -3,8 +3,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import active_children
 from random import Random
 from typing import Any
 
@@ -197,6 +200,37 @@ def test_what_ctrl_c_leaves_is_polished(options: SearchOptions, monkeypatch: pyt
     record = Record(options)
     again = Annealer(space, CompiledJudge(space), 0, record, Random(0)).polish(state, Budget())
     assert again == state  # nothing that polishing tries is better
+
+
+def while_processes_end(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """Have a signal come as the processes of a search are told to end."""
+    shutdown = ProcessPoolExecutor.shutdown
+
+    def disturbed(*args: Any, **named: Any) -> None:
+        os.kill(os.getpid(), number)
+        shutdown(*args, **named)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "shutdown", disturbed)
+
+
+def test_ctrl_c_while_processes_end_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    while_processes_end(monkeypatch, signal.SIGINT)
+    result = search(SMALL, SearchOptions(evaluations=10_000, polish=False), workers=2)
+    assert result.interrupted
+    assert result.evaluations >= 10_000
+    assert not active_children()
+
+
+def test_a_second_signal_leaves_no_process_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that still waited for work was then waited for at exit, for ever."""
+    while_processes_end(monkeypatch, signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, lambda got, _: sys.exit(128 + got))
+    try:
+        with pytest.raises(SystemExit):
+            search(SMALL, LONG[1], workers=2, progress=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert not active_children()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_second_ctrl_c_ends_polishing_too(monkeypatch: pytest.MonkeyPatch) -> None:
