@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,21 +67,27 @@ class Placed:
 
 
 def results(folders: Sequence[Path]) -> Iterator[tuple[Path, Document]]:
-    """Give the JSON results below some folders, those packed in archives too, with their paths there."""
+    """Give the JSON results below some folders, those packed in archives too, with their paths there.
+
+    What cannot be read is ``{"unreadable": why}``.
+    """
     for folder in folders:
         with tempfile.TemporaryDirectory() as scratch:
             for archive in sorted(folder.rglob("*.tar.gz")):
                 unpacked = Path(scratch) / archive.name
-                with tarfile.open(archive) as packed:
-                    packed.extractall(unpacked, filter="data")
+                try:
+                    with tarfile.open(archive) as packed:
+                        packed.extractall(unpacked, filter="data")
+                except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                    yield archive, {"unreadable": f"no archive: {type(error).__name__}: {error}"}
             for root in (folder, Path(scratch)):
                 for path in sorted(root.rglob("*.json")):
                     if BESIDE.match(path.name):
                         continue
                     try:
                         document = json.loads(path.read_text(encoding="utf-8"))
-                    except (OSError, ValueError) as error:
-                        document = {"unreadable": str(error)}
+                    except (OSError, ValueError, RecursionError) as error:
+                        document = {"unreadable": f"no JSON: {error}"}
                     if isinstance(document, dict):
                         yield path, document
 
@@ -108,10 +115,10 @@ def tells(document: Document) -> list[str]:
 def nothing_measured(document: Document) -> str:
     """Why a result is worth nothing; empty if it is worth something."""
     if "unreadable" in document:
-        return f"no JSON: {document['unreadable']}"
+        return str(document["unreadable"])
     steps = document.get("steps", {})
     counted = [i for i in document.get("iterations", ()) if not (i["warm_up"] or i.get("short"))]
-    alone = [name for name, step in steps.items() if name.startswith("solo_") and step.get("ok")]
+    alone = [name for name, step in steps.items() if step.get("ok") and name.startswith("solo_")]
     if counted or alone or document.get("optimisation") or document.get("quotas"):
         return ""
     if document.get("command") in ("selftest", "levers") and any(step.get("ok") for step in steps.values()):
@@ -144,51 +151,57 @@ def place(folders: Sequence[Path], checkout: Path, *, check: bool = False) -> Pl
         Write nothing.
     """
     done = Placed()
-    for path, document in results(folders):
-        where = target(path, document)
-        if where is None:
-            if "command" in document or "unreadable" in document:
-                done.refused[str(path)] = nothing_measured(document) or "no run on a GPU, and no optimisation"
-            continue
-        if path.name == "mps.json":
-            _place_mps(path, checkout / where, done, check=check)
-            continue
-        if why := nothing_measured(document):
-            done.refused[str(path)] = why
-            continue
-        kept = public(document)
-        if found := tells(kept):
-            done.refused[str(path)] = f"it tells of a machine or a person: {'; '.join(found)}"
-            continue
-        file, number = checkout / where / path.name, 1
-        while file in done.files:
-            number += 1
-            file = checkout / where / f"{path.stem}_{number}.json"
-        done.files.append(file)
-        if not check:
-            save(file, kept)
+    found: dict[Path, Document] = {}
+    for folder in folders:
+        known = len(found) + len(done.refused)
+        for path, document in results([folder]):
+            try:
+                judged = _judged(path, document)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                judged = f"it is not complete: {type(error).__name__}: {error}"
+            if isinstance(judged, str):
+                done.refused[str(path)] = judged
+                continue
+            for name, kept in judged.items():
+                file, number = checkout / name, 1
+                while file in found:
+                    number += 1
+                    file = checkout / name.with_stem(f"{name.stem}_{number}")
+                found[file] = kept
+        if known == len(found) + len(done.refused):
+            done.refused[str(folder)] = "no result of a run is in it"
+    done.files += found
+    for file, kept in found.items() if not check else ():
+        save(file, kept)
     return done
 
 
-def _place_mps(path: Path, where: Path, done: Placed, *, check: bool) -> None:
-    """Place the two parts of a result of `benchmarks.gpu.mps`; all of it, or nothing."""
+def _judged(path: Path, document: Document) -> dict[Path, Document] | str:
+    """What of a result is kept, by its path in a checkout; or why it is refused."""
+    where = target(path, document)
+    if where is None:
+        other = "command" in document or "unreadable" in document
+        return nothing_measured(document) or "no run on a GPU, and no optimisation" if other else {}
+    if path.name == "mps.json":
+        kept = _mps(path)
+    elif why := nothing_measured(document):
+        return why
+    else:
+        kept = {path.name: public(document)}
+    if told := [line for part in kept.values() for line in tells(part)]:
+        return f"it tells of a machine or a person: {'; '.join(told)}"
+    return {Path(where) / name: part for name, part in kept.items()}
+
+
+def _mps(path: Path) -> dict[str, Document]:
+    """The two parts of a result of `benchmarks.gpu.mps`, by file name."""
     with tempfile.TemporaryDirectory() as scratch:
-        try:
-            files = mps_report.keep(path.parent, Path(scratch))
-            kept = {file.name: public(json.loads(file.read_text())) for file in files}
-            shown = {"mps.json": mps_report.mps_table, "mps_quota.json": mps_report.quota_table}
-            for name, document in kept.items():
-                shown[name](document)  # what has no table is not complete
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            done.refused[str(path)] = f"it is not complete: {type(error).__name__}: {error}"
-            return
-    if found := [line for document in kept.values() for line in tells(document)]:
-        done.refused[str(path)] = f"it tells of a machine or a person: {'; '.join(found)}"
-        return
+        files = mps_report.keep(path.parent, Path(scratch))
+        kept = {file.name: public(json.loads(file.read_text())) for file in files}
+    shown = {"mps.json": mps_report.mps_table, "mps_quota.json": mps_report.quota_table}
     for name, document in kept.items():
-        done.files.append(where / name)
-        if not check:
-            save(where / name, document)
+        shown[name](document)  # what has no table is not complete
+    return kept
 
 
 def make_tables(checkout: Path, *, fresh: bool = False) -> list[Path]:

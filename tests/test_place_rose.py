@@ -159,3 +159,39 @@ def test_a_check_writes_nothing(checkout: Path, tmp_path: Path) -> None:
     (file,) = place_rose.place([out], checkout, check=True).files
     assert file == checkout / "benchmarks" / "results" / "optimize" / "optimize_mujoco_arm.json"
     assert sorted(checkout.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps": None}, {"steps": {"levels": 3}}, {"iterations": 5}, {"iterations": [{}]},
+        {"command": "selftest", "config": None}, {"command": "levers", "config": {}, "machine": None},
+    ],
+)  # fmt: skip
+def test_one_damaged_result_is_refused_and_the_others_are_placed(
+    checkout: Path, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    out = left(tmp_path / "out", optimize_libero=made.optimised(), zz=made.run("mujoco_warp") | damage)
+    done = place_rose.place([out], checkout)
+    assert [p.name for p in done.files] == ["optimize_libero.json"]
+    assert list(done.refused) == [str(out / "zz.json")]
+    assert done.refused[str(out / "zz.json")].startswith("it is not complete")
+
+
+@pytest.mark.parametrize("keeps", [0, 7, 60])
+def test_a_damaged_archive_is_refused(checkout: Path, tmp_path: Path, keeps: int) -> None:
+    out = left(tmp_path / "out", optimize_libero=made.optimised(), embodied=made.run("mujoco_warp"))
+    archive = out / "rest.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(out / "embodied.json", "embodied.json")
+    (out / "embodied.json").unlink()
+    archive.write_bytes(archive.read_bytes()[:keeps])
+    done = place_rose.place([out], checkout)
+    assert [p.name for p in done.files] == ["optimize_libero.json"]
+    assert done.refused[str(archive)].startswith("no archive: ")
+
+
+def test_a_folder_without_a_result_is_named(checkout: Path, tmp_path: Path) -> None:
+    empty, foreign = left(tmp_path / "empty", decisions={}), left(tmp_path / "foreign", x={"y": 1})
+    done = place_rose.place([empty, foreign], checkout)
+    assert done.refused == dict.fromkeys(map(str, (empty, foreign)), "no result of a run is in it")
