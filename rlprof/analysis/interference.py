@@ -69,7 +69,8 @@ def interference(alone: Iterable[Ran], together: Iterable[Iterable[Ran]]) -> Int
     Returns
     -------
     Interference or Unavailable
-        Unavailable if no call of a node and size that is known alone ran beside another.
+        Unavailable if no call of a node and size that is known alone ran beside another, or none for long
+        enough.
 
     Notes
     -----
@@ -100,10 +101,13 @@ def interference(alone: Iterable[Ran], together: Iterable[Iterable[Ran]]) -> Int
         left = np.abs(extra - matrix @ lost) / np.maximum(durations, 1e-12)
         residual[node] = float(np.median(left))
         for column, other in enumerate(others):
-            if lost[column] >= NOTHING:
+            beside = int((matrix[:, column] > 0).sum())
+            if not beside or lost[column] >= NOTHING:
                 continue
             factors[node, other] = float(1 / (1 - lost[column]))
-            counts[node, other] = int((matrix[:, column] > 0).sum())
+            counts[node, other] = beside
+    if not factors:
+        return Unavailable("all calls that ran beside others did so for too short a time to tell")
     return Interference(factors, alone_s, counts, residual)
 
 

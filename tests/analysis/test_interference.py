@@ -13,7 +13,7 @@ from rlprof.unavailable import Unavailable
 def together(lost_a: float, lost_b: float, offset: float, a_s: float, b_s: float) -> list[Ran]:
     """A starts at 0 and B at `offset`; while both run A loses `lost_a` of its rate, B `lost_b`."""
     now, left = 0.0, {"a": a_s, "b": b_s}
-    start, end = {"a": 0.0}, {}
+    start, end = {"a": 0.0}, dict[str, float]()
     while len(end) < 2:
         if "b" not in start and now >= offset:
             start["b"] = now
@@ -63,3 +63,12 @@ def test_a_pair_that_overlaps_too_little_to_tell_is_left_away() -> None:
     assert ("a", "b") not in found.factors
     assert ("a", "b") not in found.calls
     assert found.residual_frac["a"] > 0.05
+
+
+@pytest.mark.parametrize("end_s", [1.401, 1.4])
+def test_where_all_pairs_are_left_away_there_is_no_answer(end_s: float) -> None:
+    """Half a second is lost for another reason; b is there for a millisecond, or for no time at all."""
+    runs = [[Ran("a", 1, 0, 1.5), Ran("b", 1, 1.4, end_s)]]
+    found = interference([Ran("a", 1, 0, 1.0)], runs)
+    assert isinstance(found, Unavailable)
+    assert "too short a time" in found.reason
