@@ -382,6 +382,8 @@ class Nice(_Exchanged):
             return self._wanted
         if not self._here.config.own_processes:
             return Unavailable("the simulator is in this process")
+        if os.getpriority(os.PRIO_PROCESS, 0) >= 19:
+            return Unavailable("this process has the nice value 19 already, and nothing is nicer")
         return tuple(n for n in self._wanted or (NICE, 0) if n != self.present)
 
     def changes(self, value: Value) -> dict[str, Any]:

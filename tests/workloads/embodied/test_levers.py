@@ -134,6 +134,11 @@ def test_what_does_not_apply_says_why() -> None:
     assert Nice(here(blind), fixed).others() == Unavailable("--simulator-nice is given, which fixes it")
 
 
+def test_nothing_is_nicer_than_the_nicest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 19)
+    assert "nothing is nicer" in str(Nice(here(configure("tiny", workers=1))).others())
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 def test_what_runs_beside_others_is_not_tried_where_nothing_overlaps(streams: int) -> None:
     wanted: dict[str, Any] = {"nice": (5,), "client-priority": Unavailable("an option fixes it")}
