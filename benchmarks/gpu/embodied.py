@@ -16,12 +16,11 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, sampler
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, sampler, workload_options
 from benchmarks.gpu.embodied_run import Run
 
 SYNCHRONOUS = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe")
@@ -140,14 +139,8 @@ def main() -> None:
     for name, call in (("selftest", selftest), ("run", lambda a: Run(a).all())):
         sub = commands.add_parser(name)
         sub.set_defaults(call=call)
-        sub.add_argument("--out", type=Path, required=True)
-        sub.add_argument("--preset", default="h200")
-        sub.add_argument("--policy", default="pi0")
-        sub.add_argument("--simulator", default="mujoco_arm")
-        sub.add_argument("--device")
-        sub.add_argument("--workers", type=int)
+        workload_options(sub, "mujoco_arm")
         sub.add_argument("--backend", default="auto", help="of the sampler")
-        sub.add_argument("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
         if name == "run":
             sub.add_argument("--parts", default="solo,schedules")
             sub.add_argument("--schedules", default=",".join(SYNCHRONOUS))

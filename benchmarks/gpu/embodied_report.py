@@ -129,6 +129,17 @@ def _value(text: str) -> Any:
     return text
 
 
+def workload_options(parser: argparse.ArgumentParser, simulator: str) -> None:
+    """Options that say what is trained, for `configuration`, and where results go."""
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--preset", default="h200")
+    parser.add_argument("--policy", default="pi0")
+    parser.add_argument("--simulator", default=simulator)
+    parser.add_argument("--device")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+
+
 def configuration(args: argparse.Namespace) -> Any:
     from rlprof.workloads.embodied.config import configure
 

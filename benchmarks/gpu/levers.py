@@ -12,10 +12,9 @@ import argparse
 import os
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Report, configuration
+from benchmarks.gpu.embodied_report import Report, configuration, workload_options
 
 
 def probe(report: Report, device: str) -> None:
@@ -90,13 +89,7 @@ def run(args: argparse.Namespace, report: Report) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add: Any = parser.add_argument
-    add("--out", type=Path, required=True)
-    add("--preset", default="h200")
-    add("--policy", default="pi0")
-    add("--simulator", default="libero")
-    add("--device")
-    add("--workers", type=int)
-    add("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+    workload_options(parser, "libero")
     add("--levers", help="as of rlprof optimize embodied; by default all")
     add("--seconds", type=float, default=420.0)
     add("--reserve", type=float, default=90.0, help="seconds for starting, recording and ending")

@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, shortened
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration, shortened, workload_options
 from benchmarks.gpu.solo import Solo
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
@@ -543,13 +543,7 @@ def _mps(wanted: bool) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = functools.partial(parser.add_argument)
-    add("--out", type=Path, required=True)
-    add("--preset", default="h200")
-    add("--policy", default="pi0")
-    add("--simulator", default="mujoco_arm")
-    add("--device")
-    add("--workers", type=int)
-    add("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+    workload_options(parser, "mujoco_arm")
     add("--parts", default="optimise,variants")
     add("--variants", default=",".join((*BASELINES, "by hand", "optimised")))
     add("--counted", type=int, default=5, help="counted iterations of each order")

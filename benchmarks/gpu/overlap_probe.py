@@ -21,13 +21,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration, workload_options
 from benchmarks.gpu.gauges import Gauges
 from benchmarks.gpu.overlap_pair import Pair, Variant, make_nicer, variant_of
 from benchmarks.gpu.solo import Solo
@@ -339,13 +338,7 @@ def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = functools.partial(parser.add_argument)
-    add("--out", type=Path, required=True)
-    add("--preset", default="h200")
-    add("--policy", default="pi0")
-    add("--simulator", default="libero")
-    add("--device")
-    add("--workers", type=int)
-    add("--set", nargs="*", metavar="NAME=VALUE", help="further values of the configuration")
+    workload_options(parser, "libero")
     add("--variants", default=",".join(VARIANTS))
     add("--cycles", type=int, default=8, help="counted answers and chunks of each simulator")
     add("--times", type=int, default=5, help="of what is measured alone")
