@@ -28,6 +28,8 @@ from benchmarks.gpu.solo import Solo
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
+#: The native loop without `keep_prefix`: what that gains by itself.
+ANEW = "prefixes anew"
 #: Schedules of the baseline; `native` is the colocated loop, in which everything is a node.
 BASELINES = ("native", "colocated-pipe", "hybrid", "hybrid-pipe")
 
@@ -151,6 +153,8 @@ class Run:
             found.update(self.gpu.memory())
             self.here = here
             self.seen = watch(here.trainer)
+            if self.config.keep_prefix:
+                self.graphs[ANEW] = None
 
     def first(self) -> None:
         """One native iteration, call by call: how long all takes, and what overlap can gain at most."""
@@ -390,14 +394,14 @@ class Run:
     def names(self) -> list[str]:
         """Orders to run, each graph once."""
         names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
-        names += [n for n in ("with quota",) if n in self.graphs]
+        names += [n for n in (ANEW, "with quota") if n in self.graphs]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
         first: dict[str, str] = {}  # a graph that has several names runs under the one that says most
         for name in ("optimised", *rounds[:1], "by hand"):
             if (graph := self.graphs.get(name)) is not None:
                 first.setdefault(graph.hash, name)
-        return [n for n in names if n in (*BASELINES, "with quota") or n in first.values()]
+        return [n for n in names if n in (*BASELINES, ANEW, "with quota") or n in first.values()]
 
     def settled(self, name: str) -> bool:
         """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
@@ -433,6 +437,7 @@ class Run:
             share = self.shares.get("best level") if name == "with quota" else None
             if here.simulator.key != share:
                 here.simulator.use(share)
+            here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
             if name in self.graphs:
                 driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
             else:
@@ -444,6 +449,7 @@ class Run:
                 here.counter.step += 1
             finally:
                 driver.close()
+                here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix
                 if config.stage_schedule.offload:
                     here.trainer.rollout.reload(self.config.rollout_device or self.config.device)
                     here.trainer.actor.reload(self.config.device)

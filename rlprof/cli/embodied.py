@@ -205,6 +205,10 @@ def options(
         bool | None,
         typer.Option("--whole-answers", help="Vision, backbone and denoise steps of an answer are one node."),
     ] = None,
+    keep_prefix: Annotated[
+        bool | None,
+        typer.Option("--keep-prefix", help="Training uses what the frozen backbone made for the answers."),
+    ] = None,
     train_pipe: Annotated[
         bool | None,
         typer.Option("--train-pipe", help="Train on an epoch before the next one is there."),

@@ -121,7 +121,14 @@ class Actor:
             value=stack([o.value for o in answers]),
             advantages=np.concatenate([a.ravel() for a, _ in found]).astype(np.float32),
             returns=np.concatenate([r.ravel() for _, r in found]).astype(np.float32),
+            prefix=self._stacked([o.prefix for o in answers]),
         )
+
+    def _stacked(self, kept: list[Any]) -> Any:
+        """Prefixes of all answers, one after another; None if one has none."""
+        if any(one is None for one in kept):
+            return None
+        return type(kept[0])(*(self._torch.cat(parts) for parts in zip(*kept, strict=True)))
 
     def shuffle(self, batch: Batch, step: GlobalStep, part: int, update_epoch: int) -> Array:
         """Order of samples in one pass, shape (samples,)."""
@@ -147,7 +154,7 @@ class Actor:
 
         def forward_and_backward(policy: Any, part: int) -> dict[str, Any]:
             micro = _take(batch, rows[part * self.micro_batch : (part + 1) * self.micro_batch])
-            evaluation = policy.evaluate(micro.observation, micro.chain)
+            evaluation = policy.evaluate(micro.observation, micro.chain, micro.prefix)
             loss, log = self.algorithm.loss(evaluation, micro)
             torch.autograd.backward(loss / parts)
             return log
@@ -233,7 +240,10 @@ class Actor:
 
 
 def _take(batch: Batch, rows: Array) -> Batch:
-    seen = batch.observation
-    images = None if seen.images is None else seen.images[rows]
+    seen, prefix = batch.observation, batch.prefix
+    # what was made of the images is there
+    images = None if seen.images is None or prefix is not None else seen.images[rows]
     observation = Observation(seen.state[rows], images, seen.task[rows])
-    return Batch(observation, *(x[rows] for x in batch[1:]))
+    if prefix is not None:
+        prefix = type(prefix)(*(part[rows] for part in prefix))
+    return Batch(observation, *(x[rows] for x in batch[1:-1]))._replace(prefix=prefix)

@@ -78,6 +78,9 @@ class Config:
     whole_answers : bool
         Vision, backbone and denoise steps of an answer are one node in place of one each: a graph of calls
         then waits for the device once, not after each of them.
+    keep_prefix : bool
+        Answers keep what the frozen backbone made (keys and values), and training uses it in place of making
+        it anew: where training changes the expert alone.
     train_pipe : bool
         Training on an epoch may begin before the next one is there; needs the minibatch scope ``epoch``.
     env_prefetch : bool
@@ -133,6 +136,7 @@ class Config:
     simulator_nice: int = 0
     cuda_graph: bool = False
     whole_answers: bool = False
+    keep_prefix: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False
     train: Train | None = None
@@ -164,6 +168,7 @@ class Config:
         self._check_nice()
         self._check_devices()
         self._check_schedule()
+        self._check_prefix()
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
         if part % self.global_batch:
             raise ConfigurationError(
@@ -189,6 +194,24 @@ class Config:
             raise ConfigurationError(
                 f"the simulator is in this process, and cannot be nicer than it by {self.simulator_nice}",
                 hint="leave --simulator-nice away, or give it processes with --workers",
+            )
+
+    def _check_prefix(self) -> None:
+        size = self.policy_size
+        if not self.keep_prefix:
+            return
+        if size.train != "expert" or size.family == "openvla_oft":
+            raise ConfigurationError(
+                f"a prefix that is kept would be out of date: training {size.train} of {size.family} changes"
+                " what makes it",
+                hint="leave --keep-prefix away, or train the expert of a flow policy alone (--train expert)",
+            )
+        if self.rollout_process or self.schedule == "async":
+            where = (
+                "in another process" if self.rollout_process else "for every epoch that waits for the actor"
+            )
+            raise ConfigurationError(
+                f"prefixes that are kept would lie {where}", hint="leave --keep-prefix away"
             )
 
     def _check_devices(self) -> None:

@@ -91,12 +91,20 @@ class PolicyOutput(NamedTuple):
     chain : ndarray of float32, shape (batch, draws, horizon, action_dim)
         What `Policy.evaluate` needs to find the log-probability again: all points of the denoising chain of a
         flow head (denoise_steps + 1), the unclipped actions of another.
+    prefix : tuple of torch.Tensor or None
+        What `Policy.evaluate` may use in place of seeing the observation again, on the policy's device with
+        samples along the first axis; None: it is not kept.
     """
 
     actions: Floats
     log_prob: Floats
     value: Floats
     chain: Floats
+    prefix: Any = None
+
+
+#: Numbers of an answer, which are on the host.
+NUMBERS = ("actions", "log_prob", "value", "chain")
 
 
 class Evaluation(NamedTuple):
@@ -179,8 +187,8 @@ class Policy(Protocol):
         """Answer an observation."""
         ...
 
-    def evaluate(self, observation: Observation, chain: Floats) -> Evaluation:
-        """Evaluate what was answered before, with gradients."""
+    def evaluate(self, observation: Observation, chain: Floats, prefix: Any = None) -> Evaluation:
+        """Evaluate what was answered before, with gradients; `prefix` as the answer has it."""
         ...
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -290,6 +298,8 @@ class Batch(NamedTuple):
         Of the answers, with the weights that gave them.
     advantages, returns : ndarray of float32, shape (samples,)
         What to learn.
+    prefix : tuple of torch.Tensor or None
+        Of the answers, where they were kept.
     """
 
     observation: Observation
@@ -298,6 +308,7 @@ class Batch(NamedTuple):
     value: Floats
     advantages: Floats
     returns: Floats
+    prefix: Any = None
 
 
 class Trajectory(NamedTuple):

@@ -14,7 +14,7 @@ from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.replacement import Replacement
 from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.build import make_simulator
-from rlprof.workloads.embodied.contracts import GlobalStep, PolicyOutput
+from rlprof.workloads.embodied.contracts import NUMBERS, GlobalStep, PolicyOutput
 from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver, PhaseHooks
 from rlprof.workloads.embodied.graph_check import check_graph
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
@@ -65,7 +65,7 @@ class Answers:
                 for chunk, output in enumerate(trajectory.outputs):
                     for samples, version in self._given.get((self._epoch, chunk), ()):
                         rows = slice(None) if samples is None else list(samples)
-                        part = PolicyOutput(*(field[rows] for field in output))
+                        part = PolicyOutput(*(getattr(output, name)[rows] for name in NUMBERS))
                         ids = None if samples is None else np.array(samples, dtype=np.int64)
                         watch.predicted(part, self._epoch, chunk, ids, version)
                 self._epoch += 1

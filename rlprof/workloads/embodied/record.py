@@ -20,6 +20,7 @@ import numpy as np
 from rlprof.errors import OutputError
 from rlprof.workloads.embodied import noise
 from rlprof.workloads.embodied.contracts import (
+    NUMBERS,
     Array,
     Batch,
     Floats,
@@ -48,7 +49,7 @@ class Update:
     samples : str
         SHA-256 of its samples (epoch, chunk, environment, version of the weights), in their order.
     bits : str
-        SHA-256 of what they hold, images left out.
+        SHA-256 of what they hold, images and prefixes left out.
     """
 
     number: int
@@ -109,7 +110,7 @@ class Watch:
         with self._lock:
             found = [self._answered.get(_digest([chain])) for chain in batch.chain[rows]]
         told = json.dumps(found).encode()
-        held = [batch.observation.state, batch.observation.task, *batch[1:]]
+        held = [batch.observation.state, batch.observation.task, *batch[1:-1]]
         bits = _digest([a[rows] for a in held]).hex()
         with self._lock:
             self._updates.append(Update(number, hashlib.sha256(told).hexdigest(), bits))
@@ -257,7 +258,7 @@ def replay_answers(
     calls = [(e, c) for e, t in enumerate(trajectories) for c in range(len(t.outputs))]
     if most_calls is not None and most_calls < len(calls):
         calls = [calls[int(k)] for k in np.linspace(0, len(calls) - 1, most_calls)]
-    worst = dict.fromkeys(PolicyOutput._fields, 0.0)
+    worst = dict.fromkeys(NUMBERS, 0.0)
     for epoch, chunk in calls:
         seen, given = trajectories[epoch].observations[chunk], trajectories[epoch].outputs[chunk]
         again = trainer.rollout.answer_again(seen, step, epoch, chunk)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
+    NUMBERS,
     Floats,
     GlobalStep,
     Observation,
@@ -200,7 +201,7 @@ class RolloutProcess:
                 if values is not None:
                     shared[name][:n] = values
             self._call(call, count=n, step=step.index, epoch=epoch, chunk=chunk)
-            return PolicyOutput(*(shared[name][:n].copy() for name in PolicyOutput._fields))
+            return PolicyOutput(*(shared[name][:n].copy() for name in NUMBERS))
 
     def _call(self, call: str, **values: Any) -> None:
         if self._broken is not None:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied.contracts import (
+    NUMBERS,
     Array,
     GlobalStep,
     Observation,
@@ -158,7 +159,7 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
         if call == "predict_values":
             shared["value"][:n] = answer
         else:
-            for name, values in answer._asdict().items():
+            for name, values in zip(NUMBERS, answer, strict=False):
                 shared[name][:n] = values
     elif call == "take_weights":
         take(weights, shared["weights"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.overlap.structures import is_tensor
 from rlprof.taskgraph import RunRecord, Task, TaskFailedError, TaskGraph, run
 from rlprof.workloads.embodied.contracts import (
     Array,
@@ -18,6 +19,7 @@ from rlprof.workloads.embodied.contracts import (
     StepResult,
     Trajectory,
 )
+from rlprof.workloads.embodied.errors import need
 from rlprof.workloads.embodied.schedule_graph import Shape, iteration_graph
 from rlprof.workloads.embodied.schedules import StageSchedule
 from rlprof.workloads.embodied.trainer import Trainer
@@ -208,6 +210,8 @@ def _join(parts: Sequence[Any]) -> Any:
         return first
     if isinstance(first, tuple):
         return type(first)(*(_join([p[k] for p in parts]) for k in range(len(first))))
+    if is_tensor(first):
+        return need("torch", why="a policy").cat(parts)
     return np.concatenate(parts)
 
 

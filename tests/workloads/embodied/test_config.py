@@ -44,3 +44,16 @@ def test_processes_alone_can_be_nicer() -> None:
     for value in (-1, 20):
         with pytest.raises(ConfigurationError, match=f"a nice value of {value}"):
             configure("tiny", workers=2, simulator_nice=value)
+
+
+def test_prefixes_are_kept_where_training_leaves_what_makes_them() -> None:
+    assert configure("h200", keep_prefix=True).keep_prefix
+    for values, said in (
+        ({"train": "full"}, "training full of pi0 changes"),
+        ({"train": "lora"}, "training lora of pi0 changes"),
+        ({"policy": "openvla_oft", "train": "expert"}, "training expert of openvla_oft changes"),
+        ({"rollout_process": True}, "in another process"),
+        ({"schedule": "async"}, "every epoch that waits"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            configure("h200", keep_prefix=True, **values)

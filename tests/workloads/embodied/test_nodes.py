@@ -46,6 +46,8 @@ def temporal(graph):
         ("iteration", spatial, {"policy": "pi05", "minibatch_scope": "epoch", "workers": 2}),
         ("iteration", temporal, {"policy": "pi0", "whole_answers": True, "workers": 2}),
         ("iteration", spatial, {"policy": "openvla_oft", "whole_answers": True}),
+        ("iteration", spatial, {"policy": "pi0", "train": "expert", "keep_prefix": True}),
+        ("iteration", temporal, {"policy": "gr00t", "train": "expert", "keep_prefix": True, "workers": 2}),
     ],
 )
 def test_training_goes_on_bit_for_bit(region, transform, options) -> None:

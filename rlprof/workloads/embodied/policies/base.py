@@ -65,6 +65,34 @@ class Prefix(NamedTuple):
     summary: Tensor
 
 
+class Kept(NamedTuple):
+    """A prefix that is kept for training: in few tensors, samples along the first axis.
+
+    Parameters
+    ----------
+    cache : Tensor, shape (batch, layers, 2, kv_heads, tokens, head_dim)
+        Keys and values; shape (batch, 0) if there are none.
+    hidden, summary : Tensor
+        As in `Prefix`.
+    """
+
+    cache: Tensor
+    hidden: Tensor
+    summary: Tensor
+
+    @classmethod
+    def of(cls, prefix: Prefix) -> Kept:
+        """Copy a prefix."""
+        pairs = [torch.stack(pair, 1) for pair in prefix.cache]
+        cache = torch.stack(pairs, 1) if pairs else prefix.summary.new_empty(len(prefix.summary), 0)
+        return cls(cache, prefix.hidden.clone(), prefix.summary.clone())
+
+    def prefix(self) -> Prefix:
+        """Return the prefix; its keys and values share memory."""
+        layers = self.cache.unbind(1) if self.cache.ndim > 2 else ()
+        return Prefix(tuple((pair[:, 0], pair[:, 1]) for pair in layers), self.hidden, self.summary)
+
+
 def each_row(function: Callable[..., Any], *values: Any) -> Any:
     """Call a function on one sample after another (first axis of all arrays) and join what it returns."""
     size = next(len(leaf) for value in values for leaf in _leaves(value))
@@ -111,10 +139,17 @@ class TorchPolicy(nn.Module, ABC):
         What it acts in.
     seed : int
         Of its noise; weights are made by `rlprof.workloads.embodied.policies.make`.
+
+    Attributes
+    ----------
+    keeps_prefix : bool
+        Answers hold their prefix, with which `evaluate` need not see the observation again. It is right only
+        where training leaves all that makes the prefix as it is.
     """
 
     #: Parts that ``train="expert"`` leaves as they are.
     frozen_parts: tuple[str, ...] = ("vlm",)
+    keeps_prefix = False
 
     def __init__(self, size: PolicySize, simulator: SimulatorSpec, seed: int) -> None:
         super().__init__()
@@ -182,13 +217,17 @@ class TorchPolicy(nn.Module, ABC):
             return each_row(function, *values) if self.size.by_row else function(*values)
 
     def _seen(self, observation: Observation) -> Features:
-        state = torch.from_numpy(np.ascontiguousarray(observation.state)).to(self.device, self.dtype)
-        task = torch.from_numpy(np.ascontiguousarray(observation.task)).to(self.device)
+        state, task = self._felt(observation)
         images = None
         if observation.images is not None:
             raw = torch.from_numpy(np.ascontiguousarray(observation.images)).to(self.device)
             images = raw.to(self.dtype) / 255
         return self._features(state, task, images)
+
+    def _felt(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """State and task on the device."""
+        state = torch.from_numpy(np.ascontiguousarray(observation.state)).to(self.device, self.dtype)
+        return state, torch.from_numpy(np.ascontiguousarray(observation.task)).to(self.device)
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
@@ -222,7 +261,8 @@ class TorchPolicy(nn.Module, ABC):
             chain, log_prob = self._finish(points, prefix, self._tensor(noise))
             actions = chain[:, -1, : self.spec.chunk_steps].clamp(-1, 1)
             value = self._value(prefix)
-            return PolicyOutput(*(x.float().cpu().numpy() for x in (actions, log_prob, value, chain)))
+            answer = PolicyOutput(*(x.float().cpu().numpy() for x in (actions, log_prob, value, chain)))
+            return answer._replace(prefix=Kept.of(prefix)) if self.keeps_prefix else answer
 
         return self._call(one, tuple(points), prefix, noise)  # type: ignore[no-any-return]
 
@@ -239,10 +279,26 @@ class TorchPolicy(nn.Module, ABC):
 
     # training ----------------------------------------------------------------------------------------------
 
-    def evaluate(self, observation: Observation, chain: Floats) -> Evaluation:
-        """Evaluate what was answered before, with gradients."""
-        features = self._seen(observation)
-        prefix = self._prefix(features)
+    def evaluate(self, observation: Observation, chain: Floats, prefix: Kept | None = None) -> Evaluation:
+        """Evaluate what was answered before, with gradients.
+
+        Parameters
+        ----------
+        observation : Observation
+            What was seen; with a prefix no images are needed.
+        chain : ndarray
+            What was answered.
+        prefix : Kept, optional
+            Of the answer (`keeps_prefix`).
+        """
+        if prefix is None:
+            features = self._seen(observation)
+            return self._evaluate(chain, features, self._prefix(features))
+        state, task = self._felt(observation)
+        kept = Kept(*(t.to(self.device) for t in prefix)).prefix()
+        return self._evaluate(chain, Features(kept.hidden[:, :0], state, task), kept)
+
+    def _evaluate(self, chain: Floats, features: Features, prefix: Prefix) -> Evaluation:
         log_prob, entropy = self._log_prob(self._tensor(chain), prefix, features)
         return Evaluation(log_prob, self._value(prefix).float(), entropy)
 

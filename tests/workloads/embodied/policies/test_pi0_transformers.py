@@ -45,5 +45,13 @@ def test_it_samples_as_the_library_does_and_evaluates_what_it_answers() -> None:
     trained = {n for n, p in expert.named_parameters() if p.requires_grad}
     assert any(".dit." in n for n in trained)
     assert not any(".vlm." in n for n in trained)
+    expert.keeps_prefix = True
+    answer = expert.act(seen, noise)
+    anew = expert.evaluate(seen, answer.chain)
+    kept = expert.evaluate(seen._replace(images=None), answer.chain, answer.prefix)
+    assert torch.allclose(kept.log_prob, anew.log_prob, atol=1e-4)
+    assert torch.allclose(kept.value, anew.value, atol=1e-6)
+    kept.log_prob.sum().backward()
+    assert all(p.grad is None for n, p in expert.named_parameters() if n not in trained)
     with pytest.raises(ConfigurationError, match="no cameras"):
         make(SIZE, spec(3))
