@@ -181,3 +181,24 @@ def warp_probe_table(result: dict[str, Any]) -> str:
                 f" | {c['chunk_s']:.3f} | {rate:,.0f} |"
             )
     return "\n".join(out)
+
+
+def overlap_probe_table(result: dict[str, Any]) -> str:
+    """Seconds of answers and chunks alone and side by side, and of known work beside simulators."""
+    out = [
+        _machine(result) + ": median (10 % .. 90 %).",
+        "",
+        "| drawn, nice value | answer alone s | chunk alone s | two chunks at once s | answer beside s | chunk beside s"
+        " | both, one after the other s | known work beside two simulators, times as long: GPU, core, wake-up |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    states = ("answer_alone", "step_alone", "steps_at_once", "answer_beside", "step_beside", "cycle")
+    for name, found in result["steps"].items():
+        if not found.get("ok") or "cycle" not in found:
+            continue
+        each = (found[state] for state in states)
+        times = [f"{s['median_s']:.3f} ({s['p10_s']:.3f}..{s['p90_s']:.3f})" for s in each]
+        beside = found["gauges_beside_steps"]
+        known = (f"{beside[k]['mean_s'] / one['mean_s']:.2f}" for k, one in found["gauges_alone"].items())
+        out.append(f"| {' | '.join([name, *times, ', '.join(known)])} |")
+    return "\n".join(out)

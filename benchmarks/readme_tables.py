@@ -11,7 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embodied_tables import iterations_table, optimised_table, warp_probe_table
+from benchmarks.embodied_tables import (
+    iterations_table,
+    optimised_table,
+    overlap_probe_table,
+    warp_probe_table,
+)
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
@@ -323,6 +328,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/embodied_mujoco_warp_off": iterations_table,
     "gpu/embodied_mujoco_warp_mps": iterations_table,
     "gpu/warp_probe": warp_probe_table,
+    "gpu/overlap_probe": overlap_probe_table,
     "gpu/mps": mps_table,
     "gpu/mps_quota": quota_table,
     "planning/search_speed": speed_table,
