@@ -188,8 +188,9 @@ def overlap_probe_table(result: dict[str, Any]) -> str:
     out = [
         _machine(result) + ": median (10 % .. 90 %).",
         "",
-        "| drawn, nice value | answer alone s | chunk alone s | two chunks at once s | answer beside s | chunk beside s"
-        " | both, one after the other s | known work beside two simulators, times as long: GPU, core, wake-up |",
+        "| drawn, nice value | answer alone s | chunk alone s | two chunks at once s | answer beside s"
+        " | chunk beside s | both, one after the other s"
+        " | known work beside two simulators, times as long: GPU, core, wake-up |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     states = ("answer_alone", "step_alone", "steps_at_once", "answer_beside", "step_beside", "cycle")
