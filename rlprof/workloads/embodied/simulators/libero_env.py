@@ -21,6 +21,7 @@ import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import ConfigurationError, MissingPackageError
+from rlprof.workloads.embodied.simulators.libero_passes import one_pass
 from rlprof.workloads.embodied.simulators.libero_render import gl_error
 
 SUITE = "libero_spatial"
@@ -168,8 +169,7 @@ class TaskEnv:
         self._mujoco = load()
         self._control = make_env(task)
         self._env = env = self._control.env
-        for name in list(env._observables):  # what they would compute is read from the state instead
-            env.modify_observable(name, "enabled", False)
+        env._observables.clear()  # what they would compute is read from the state instead
         self.model: Any = env.sim.model._model
         self._data = env.sim.data._data
         self._seen = self._mujoco.MjData(self.model)
@@ -215,8 +215,9 @@ class TaskEnv:
             controller.update(force=True)
             controller.reset_goal()
             self._env._post_process()
-            for _ in range(SETTLE_STEPS):
-                self._env.step(IDLE)
+            with one_pass(self._mujoco, self._env.sim):
+                for _ in range(SETTLE_STEPS):
+                    self._env.step(IDLE)
             self._settled[index] = self._record()
         return self._settled[index].copy()
 
@@ -240,11 +241,12 @@ class TaskEnv:
         self._restore(record)
         done = np.zeros(len(actions), dtype=bool)
         views, away = np.zeros((len(actions), VIEW)), np.zeros((len(actions), 2))
-        for k, action in enumerate(actions):
-            _, reward, _, _ = self._env.step(action)
-            done[k] = reward > 0
-            views[k] = self._view(self._data.qpos)
-            away[k] = self._distances(self._data)
+        with one_pass(self._mujoco, self._env.sim):
+            for k, action in enumerate(actions):
+                _, reward, _, _ = self._env.step(action)
+                done[k] = reward > 0
+                views[k] = self._view(self._data.qpos)
+                away[k] = self._distances(self._data)
         return self._record(), done, views, away
 
     def distances(self, record: Floats) -> Floats:
