@@ -179,6 +179,12 @@ class TaskEnv:
         self._size = self._mujoco.mj_stateSize(self.model, self._parts)
         self._robot = env.robots[0]
         self._grip = len(self._robot._ref_joint_gripper_actuator_indexes)
+        for part, name in (
+            (self._robot.controller, "qpos_index"),
+            (self._robot.controller, "qvel_index"),
+            (self._robot, "_ref_joint_actuator_indexes"),
+        ):  # lists, of which numpy would make arrays in every physics step
+            setattr(part, name, np.array(getattr(part, name), dtype=np.intp))
         self._shown = self.model.site_rgba[:, 3].copy()
         #: The bowl and the plate: what each task of the suite is about.
         self._bodies = [env.obj_body_id[name] for name in env.obj_of_interest[:2]]

@@ -42,16 +42,16 @@ def one_pass(mujoco: Any, sim: Any) -> Iterator[None]:
     if not can_share(mujoco, model):
         yield
         return
+    norm, largest = mujoco.mju_norm, mujoco.mjMAXVAL
     fresh = split = False
-    # a step begins anew where a position or velocity is no number or larger than this; a pass cut in two would
-    # do so before the controller has run, robosuite does after it (the sum of squares is at least as strict)
-    largest = mujoco.mjMAXVAL**2
 
     def forward() -> None:
         nonlocal fresh, split
         if fresh:
             return
-        fresh, split = True, data.qpos @ data.qpos < largest and data.qvel @ data.qvel < largest
+        # a step begins anew where a number is none, or beyond mjMAXVAL: a pass cut in two would do so before
+        # the controller has run, robosuite does after it
+        fresh, split = True, norm(data.qpos) < largest and norm(data.qvel) < largest
         (mujoco.mj_step1 if split else mujoco.mj_forward)(model, data)
 
     def step() -> None:
