@@ -21,6 +21,7 @@ import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import ConfigurationError, MissingPackageError
+from rlprof.workloads.embodied.simulators.libero_passes import one_pass
 from rlprof.workloads.embodied.simulators.libero_render import gl_error
 
 SUITE = "libero_spatial"
@@ -168,8 +169,7 @@ class TaskEnv:
         self._mujoco = load()
         self._control = make_env(task)
         self._env = env = self._control.env
-        for name in list(env._observables):  # what they would compute is read from the state instead
-            env.modify_observable(name, "enabled", False)
+        env._observables.clear()  # what they would compute is read from the state instead
         self.model: Any = env.sim.model._model
         self._data = env.sim.data._data
         self._seen = self._mujoco.MjData(self.model)
@@ -179,6 +179,12 @@ class TaskEnv:
         self._size = self._mujoco.mj_stateSize(self.model, self._parts)
         self._robot = env.robots[0]
         self._grip = len(self._robot._ref_joint_gripper_actuator_indexes)
+        for part, name in (
+            (self._robot.controller, "qpos_index"),
+            (self._robot.controller, "qvel_index"),
+            (self._robot, "_ref_joint_actuator_indexes"),
+        ):  # lists, of which numpy would make arrays in every physics step
+            setattr(part, name, np.array(getattr(part, name), dtype=np.intp))
         self._shown = self.model.site_rgba[:, 3].copy()
         #: The bowl and the plate: what each task of the suite is about.
         self._bodies = [env.obj_body_id[name] for name in env.obj_of_interest[:2]]
@@ -215,8 +221,9 @@ class TaskEnv:
             controller.update(force=True)
             controller.reset_goal()
             self._env._post_process()
-            for _ in range(SETTLE_STEPS):
-                self._env.step(IDLE)
+            with one_pass(self._mujoco, self._env.sim):
+                for _ in range(SETTLE_STEPS):
+                    self._env.step(IDLE)
             self._settled[index] = self._record()
         return self._settled[index].copy()
 
@@ -240,11 +247,12 @@ class TaskEnv:
         self._restore(record)
         done = np.zeros(len(actions), dtype=bool)
         views, away = np.zeros((len(actions), VIEW)), np.zeros((len(actions), 2))
-        for k, action in enumerate(actions):
-            _, reward, _, _ = self._env.step(action)
-            done[k] = reward > 0
-            views[k] = self._view(self._data.qpos)
-            away[k] = self._distances(self._data)
+        with one_pass(self._mujoco, self._env.sim):
+            for k, action in enumerate(actions):
+                _, reward, _, _ = self._env.step(action)
+                done[k] = reward > 0
+                views[k] = self._view(self._data.qpos)
+                away[k] = self._distances(self._data)
         return self._record(), done, views, away
 
     def distances(self, record: Floats) -> Floats:

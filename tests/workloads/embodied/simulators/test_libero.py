@@ -55,6 +55,20 @@ def with_bowl_on_plate(state: dict[str, np.ndarray], seen: np.ndarray, rows: lis
     return {**state, "records": records}
 
 
+def told(python: str, code: str) -> Any:
+    """What code says in its last line, in LIBERO's Python."""
+    done = subprocess.run(
+        [python, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MUJOCO_GL": "disabled", "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_it_is_what_it_says(blind) -> None:
     spec = blind.spec
     assert (spec.envs, spec.action_dim, spec.state_dim, spec.cameras, spec.view_dim) == (4, 7, 16, 0, 0)
@@ -108,18 +122,68 @@ positions = np.array(native.env.sim.data.qpos)
 same = np.array_equal(mine[1 : 1 + len(positions)], positions)
 print(json.dumps([same, float(np.abs(mine - other).max())]))
 """
-    done = subprocess.run(
-        [python, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MUJOCO_GL": "disabled", "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    same, apart = json.loads(done.stdout.splitlines()[-1])
+    same, apart = told(python, code)
     assert same
     assert apart > 0.01
+
+
+@pytest.mark.parametrize("task", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
+def test_one_pass_for_each_physics_step_changes_no_bit(python: str, task: int) -> None:
+    """The same chunks with robosuite's three passes: the bowl is lifted, put onto the plate, let go."""
+    code = """
+import contextlib, json, sys
+import numpy as np
+from rlprof.workloads.embodied.simulators import libero_env
+one_pass, task = libero_env.one_pass, TASK
+env, draw = libero_env.TaskEnv(task), np.random.default_rng(task)
+methods = {"forward", "step"} & vars(env._env.sim).keys()
+
+def both(do):
+    libero_env.one_pass = one_pass
+    lean = do()
+    methods.update({"forward", "step"} & vars(env._env.sim).keys())
+    libero_env.one_pass = lambda *_: contextlib.nullcontext()
+    env._settled.clear()
+    return lean, do()
+
+def same(lean, three):
+    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(lean, three, strict=True))
+
+starts = both(lambda: env.start(7 * task))
+equal, done, first, highest = [same(starts[:1], starts[1:])], False, None, 0.0
+record = starts[0]
+for k in range(46):
+    felt, things = env.proprioception(record)
+    hand, bowl, plate = felt[:3], things[:3], things[3:]
+    first = bowl if first is None else first
+    rim, shut = np.array((0, 0.045, 0)), 1 if 13 <= k < 38 else -1
+    to = (
+        bowl + rim + (0, 0, 0.1) if k < 5 else bowl + rim if k < 13 else hand if k < 17
+        else hand + (0, 0, 0.04) if k < 23 else plate + rim + (0, 0, 0.12) if k < 33
+        else plate + rim + (0, 0, 0.06) if k < 38 else hand + (0, 0, 0.03)
+    )
+    actions = draw.normal(0, 0.02, (5, 7))
+    actions[:, :3] += 8 * (to - hand)
+    actions[:, 6] = shut
+    lean, three = both(lambda: env.advance(record, np.clip(actions, -1, 1)))
+    equal.append(same(lean, three))
+    record, done, highest = lean[0], done or bool(lean[1].any()), max(highest, float((bowl - first)[2]))
+libero_env.one_pass = one_pass
+try:
+    env.advance(record, np.zeros((1, 3)))
+except AssertionError as error:
+    said = str(error)
+methods |= {"forward", "step"} & vars(env._env.sim).keys()
+equal.append(same(*both(lambda: env.advance(record, actions))))
+print(json.dumps([equal, done, highest, sorted(methods), said]))
+"""
+    equal, done, highest, methods, said = told(python, code.replace("TASK", str(task)))
+    assert all(equal)
+    assert len(equal) == 48
+    assert done
+    assert highest > 0.05
+    assert methods == []
+    assert "invalid action dimension" in said
 
 
 def test_neither_processes_nor_order_change_bits(blind) -> None:
