@@ -29,6 +29,7 @@ from rlprof.taskgraph import (
     TaskFailedError,
     TaskGraph,
     ThreadBackend,
+    Threads,
     run,
 )
 
@@ -108,6 +109,7 @@ class Executor:
         }
         self._calls = {call.id: _prepared(graph, call, entries) for call in graph.calls}
         self._streams = CudaStreams(stream_priorities)
+        self._threads = Threads()
 
     def run(
         self,
@@ -145,7 +147,7 @@ class Executor:
     def _backend(self, calls: Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]) -> Backend:
         if len(self.graph.streams) <= 1:
             return SerialBackend(calls)  # in the thread of the caller, as natively
-        return ThreadBackend(calls, workers=len(self.graph.streams))
+        return ThreadBackend(calls, workers=len(self.graph.streams), threads=self._threads)
 
 
 class _Run:

@@ -39,6 +39,7 @@ from rlprof.taskgraph.schedule import CriticalPath, Schedule, critical_path, sch
 from rlprof.taskgraph.slack import Branch, Slack, branches, slack
 from rlprof.taskgraph.state import CellVersion, state_edges
 from rlprof.taskgraph.task import CellAccess, Edge, EdgeKind, Task, Use
+from rlprof.taskgraph.threads import Threads
 from rlprof.taskgraph.trial import Restorable, restored
 from rlprof.taskgraph.verify import verify
 from rlprof.taskgraph.violations import Violation
@@ -78,6 +79,7 @@ __all__ = [
     "TaskGraph",
     "TaskRun",
     "ThreadBackend",
+    "Threads",
     "TransferError",
     "UnknownDurationError",
     "UnknownTaskError",

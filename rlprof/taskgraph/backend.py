@@ -6,6 +6,7 @@ goes next is the dispatcher's business.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from rlprof.errors import UsageError
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.task import Task
+from rlprof.taskgraph.threads import Threads
 from rlprof.text import counted
 
 #: A payload: gets the task and the outputs of its data predecessors by their ids.
@@ -190,14 +192,20 @@ class ThreadBackend(_Calls):
         What a payload key executes, in any worker. It is called from different threads.
     workers : int
         Most tasks at once.
+    threads : Threads, optional
+        Where threads come from and go back to, so that the next run has the same; by default they end with
+        the run.
     """
 
-    def __init__(self, calls: Mapping[str, Call], *, workers: int = 32) -> None:
+    def __init__(
+        self, calls: Mapping[str, Call], *, workers: int = 32, threads: Threads | None = None
+    ) -> None:
         super().__init__(calls)
         if workers < 1:
             raise UsageError(f"{counted(workers, 'worker')} cannot run anything", hint="give at least 1")
         self.slots = workers
-        self._threads: list[threading.Thread] = []
+        self._kept = threads
+        self._threads: list[Callable[[], None]] = []  # each waits for one of them
         self._jobs: _Jobs = SimpleQueue()
         self._named: dict[str, _Jobs] = {}
         self._open = 0  # tasks of the unnamed threads
@@ -228,18 +236,21 @@ class ThreadBackend(_Calls):
         self._jobs.put((position, task, inputs))
 
     def close(self) -> None:
-        """Wait for the tasks that were submitted and end all threads."""
+        """Wait for the tasks that were submitted; threads end, or go back to where they came from."""
         for _ in range(len(self._threads) - len(self._named)):
             self._jobs.put(None)
         for jobs in self._named.values():
             jobs.put(None)
-        for thread in self._threads:
-            thread.join()
+        for join in self._threads:
+            join()
         self._threads, self._named = [], {}
 
     def _start(self, name: str, jobs: _Jobs) -> None:
+        if self._kept is not None:
+            self._threads.append(self._kept.start(name, functools.partial(self._work, name, jobs)))
+            return
         thread = threading.Thread(target=self._work, args=(name, jobs), name=f"rlprof {name}", daemon=True)
-        self._threads.append(thread)
+        self._threads.append(thread.join)
         thread.start()
 
     def _work(self, name: str, jobs: _Jobs) -> None:

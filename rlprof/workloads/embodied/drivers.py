@@ -162,7 +162,8 @@ class GraphDriver:
         return nullcontext()
 
     def close(self) -> None:
-        """Do nothing: threads end with each iteration."""
+        """End the threads of the workers."""
+        self.scheduled.close()
 
 
 class AsynchronousDriver:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlprof.overlap.structures import is_tensor
-from rlprof.taskgraph import RunRecord, Task, TaskFailedError, TaskGraph, run
+from rlprof.taskgraph import RunRecord, Task, TaskFailedError, TaskGraph, ThreadBackend, Threads, run
 from rlprof.workloads.embodied.contracts import (
     Array,
     GlobalStep,
@@ -72,6 +72,7 @@ class ScheduledTrainer:
         self.graph: TaskGraph = unlimited(iteration_graph(schedule, shape_of(trainer)))
         self.record: RunRecord | None = None
         self._stages = np.array_split(np.arange(trainer.env.spec.envs), schedule.stages)
+        self._threads = Threads()
         self._step = GlobalStep(0)
         # of the iteration that runs; tasks find each other's results in it, edges see to their order
         self._results: dict[str, Any] = {}
@@ -97,6 +98,11 @@ class ScheduledTrainer:
             "offload env": self._nothing,
         }
 
+    def close(self) -> None:
+        """End the threads that workers had; a further iteration would start others."""
+        self._threads.close()
+        self._threads = Threads()
+
     def iteration(self, step: GlobalStep) -> dict[str, Any]:
         """One iteration of training; its trajectories and what training logs.
 
@@ -107,7 +113,7 @@ class ScheduledTrainer:
         """
         self._step, self._results = step, {}
         try:
-            done = run(self.graph, self._calls)
+            done = run(self.graph, ThreadBackend(self._calls, threads=self._threads))
         except TaskFailedError as failed:
             if failed.__cause__ is None:
                 raise
