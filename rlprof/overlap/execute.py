@@ -66,6 +66,8 @@ class Executable(Protocol):
 class Executor:
     """A graph made ready to run, any number of times, by one thread at a time or by several.
 
+    Component workers keep their threads from run to run.
+
     Parameters
     ----------
     graph : CallGraph
@@ -143,6 +145,10 @@ class Executor:
             state.completer.close()
         state.device.settle()
         raise failure
+
+    def close(self) -> None:
+        """End the threads that calls ran in; a further run starts others."""
+        self._threads.close()
 
     def _backend(self, calls: Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]) -> Backend:
         if len(self.graph.streams) <= 1:
@@ -293,11 +299,15 @@ def execute(
     rlprof.taskgraph.RunError
         If the run was cancelled, or a call would have seen another version of state than it needs.
     """
-    return Executor(graph, entries, constants).run(
-        external,
-        backend=backend,
-        priorities=priorities,
-        watcher=watcher,
-        loop=loop,
-        cancellation=cancellation,
-    )
+    executor = Executor(graph, entries, constants)
+    try:
+        return executor.run(
+            external,
+            backend=backend,
+            priorities=priorities,
+            watcher=watcher,
+            loop=loop,
+            cancellation=cancellation,
+        )
+    finally:
+        executor.close()

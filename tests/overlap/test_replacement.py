@@ -195,6 +195,7 @@ def test_coroutines_of_a_plain_region_run_in_a_loop_that_ends_with_it():
     made = program.replacement(interface="value")
     assert made(5) == {"sum": 16}
     assert program.log[0][1].is_closed()
+    made.executor.close()  # threads of its workers are kept
     assert threading.active_count() == before
 
 
@@ -217,6 +218,7 @@ def test_an_error_in_a_coroutine_is_raised_from_the_region_and_nothing_is_left(i
     with pytest.raises(KeyError, match="right") as caught:
         made(None) if interface == "value" else asyncio.run(main())
     assert "raised by region/right" in caught.value.__notes__[0]
+    made.executor.close()
     assert threading.active_count() == before
 
 

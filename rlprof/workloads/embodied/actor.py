@@ -114,14 +114,17 @@ class Actor:
 
         seen = [o for t in trajectories for o in t.observations]
         answers = [o for t in trajectories for o in t.outputs]
+        prefix = self._stacked([o.prefix for o in answers])
+        state, images, task = ([o[k] for o in seen] for k in range(3))
         return Batch(
-            observation=Observation(*(stack([o[k] for o in seen]) for k in range(3))),
+            # what was made of the images is there
+            observation=Observation(stack(state), None if prefix is not None else stack(images), stack(task)),
             chain=stack([o.chain for o in answers]),
             log_prob=stack([o.log_prob for o in answers]),
             value=stack([o.value for o in answers]),
             advantages=np.concatenate([a.ravel() for a, _ in found]).astype(np.float32),
             returns=np.concatenate([r.ravel() for _, r in found]).astype(np.float32),
-            prefix=self._stacked([o.prefix for o in answers]),
+            prefix=prefix,
         )
 
     def _stacked(self, kept: list[Any]) -> Any:
@@ -241,8 +244,7 @@ class Actor:
 
 def _take(batch: Batch, rows: Array) -> Batch:
     seen, prefix = batch.observation, batch.prefix
-    # what was made of the images is there
-    images = None if seen.images is None or prefix is not None else seen.images[rows]
+    images = None if seen.images is None else seen.images[rows]
     observation = Observation(seen.state[rows], images, seen.task[rows])
     if prefix is not None:
         prefix = type(prefix)(*(part[rows] for part in prefix))

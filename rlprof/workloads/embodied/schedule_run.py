@@ -99,9 +99,8 @@ class ScheduledTrainer:
         }
 
     def close(self) -> None:
-        """End the threads that workers had; a further iteration would start others."""
+        """End the threads that workers had; a further iteration starts others."""
         self._threads.close()
-        self._threads = Threads()
 
     def iteration(self, step: GlobalStep) -> dict[str, Any]:
         """One iteration of training; its trajectories and what training logs.
