@@ -1,0 +1,189 @@
+"""Language model and expert with few kernels, beside the library's own. Loading it takes most of the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.sizes import PolicySize, StackSize, size_of
+from tests.workloads.embodied.made import observation, spec
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'rlprof[workloads]'")
+torch = pytest.importorskip("torch")
+
+from rlprof.workloads.embodied.policies import gemma  # noqa: E402
+from rlprof.workloads.embodied.policies.base import Kept  # noqa: E402
+
+SIZE = replace(
+    size_of("pi0", "tiny"),
+    transformers=True,
+    image=32,
+    backbone=StackSize(2, 64, 128, 8, 1, 32),
+    expert=StackSize(2, 64, 128, 8, 1, 32),
+)
+SEEN = observation(3, cameras=2)
+#: Relative error (of norms): numbers of 32 bits agree to rounding; those of 16 bits are rounded elsewhere.
+TOLERANCE = {"float32": 2e-6, "bfloat16": 0.02}
+
+
+def _pair(size: PolicySize) -> tuple[Any, Any]:
+    """Policies of equal weights, none of them all 0; the second with the library's layers."""
+    policies = [make(size, spec(3, cameras=2), seed=1) for _ in range(2)]
+    own, library = policies
+    assert own.lean
+    library.lean = False
+    for policy in policies:
+        draw = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for name, parameter in policy.named_parameters():
+                if "norm" in name or name.endswith("up.weight") or name.startswith("value.2"):
+                    shift = 0.1 * torch.randn(parameter.shape, generator=draw)
+                    parameter.add_(shift.to(parameter.dtype))
+    return own, library
+
+
+def _ops(function: Any) -> list[str]:
+    """Names of the outermost operators of torch that a call runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    return [e.name for e in profile.events() if e.name.startswith("aten::")]
+
+
+def _error(found: Any, wanted: Any) -> float:
+    a, b = (torch.as_tensor(x).detach().double() for x in (found, wanted))
+    assert b.norm() > 0
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("heads", [(8, 1), (4, 2)])
+def test_answers_are_the_librarys(dtype: str, heads: tuple[int, int]) -> None:
+    stack = replace(SIZE.expert, heads=heads[0], kv_heads=heads[1])
+    own, library = _pair(replace(SIZE, dtype=dtype, backbone=stack, expert=stack))
+    limit = TOLERANCE[dtype]
+    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    with torch.no_grad():
+        features = own.vision(SEEN)
+        mine, theirs = own.backbone(features), library.backbone(features)
+        assert _error(mine.summary, theirs.summary) < limit
+        for a, b in zip(mine.cache, theirs.cache, strict=True):
+            assert a[0].shape == b[0].shape
+            assert _error(a[0], b[0]) < limit
+            assert _error(a[1], b[1]) < limit
+        point = own.start(noise).to(own.dtype)
+        time = torch.full((3,), 0.7)
+        velocities = [p.velocity(point, time, theirs, features) for p in (own, library)]
+        assert _error(*velocities) < limit
+    answers = [p.act(SEEN, noise) for p in (own, library)]
+    assert _error(answers[0].chain[:, 1:], answers[1].chain[:, 1:]) < limit
+    assert np.array_equal(answers[0].log_prob, answers[1].log_prob)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("train", "kept"), [("full", False), ("expert", False), ("expert", True), ("lora", False)]
+)
+def test_training_is_the_librarys(dtype: str, train: Any, kept: bool) -> None:
+    own, library = _pair(replace(SIZE, dtype=dtype, train=train))
+    limit = TOLERANCE[dtype]
+    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    library.keeps_prefix = kept
+    answer = library.act(SEEN, noise)
+    found = []
+    for policy in (own, library):
+        seen = SEEN._replace(images=None) if kept else SEEN
+        evaluation = policy.evaluate(seen, answer.chain, answer.prefix if kept else None)
+        (evaluation.log_prob.sum() + evaluation.value.sum()).backward()
+        gradients = {n: p.grad for n, p in policy.named_parameters() if p.grad is not None}
+        found.append((evaluation, gradients))
+    (mine, of_mine), (theirs, of_theirs) = found
+    assert _error(mine.log_prob, theirs.log_prob) < limit
+    assert set(of_mine) == set(of_theirs)
+    assert any(".dit." in n and "norm" in n for n in of_mine)
+    if train != "full":
+        assert not any(".vlm." in n and ".base." not in n and "norm" in n for n in of_mine)
+    whole = [torch.cat([g[n].double().flatten() for n in sorted(g)]) for g in (of_mine, of_theirs)]
+    assert _error(*whole) < 10 * limit
+    for name in of_theirs:
+        if ".dit.layers" in name:
+            assert _error(of_mine[name], of_theirs[name]) < 20 * limit, name
+
+
+def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_the_librarys() -> None:
+    own, library = _pair(replace(SIZE, dtype="bfloat16"))
+    exact, _ = _pair(SIZE)
+    exact.lean = False
+    exact.load_state_dict({name: value.float() for name, value in library.state_dict().items()})
+    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    with torch.no_grad():
+        features = exact.vision(SEEN)
+        prefix = exact.backbone(features)
+        rounded = [[t.bfloat16() for t in pair] for pair in prefix.cache]
+        point, time = own.start(noise), torch.full((3,), 0.7)
+        low = prefix._replace(cache=tuple(tuple(pair) for pair in rounded))
+        seen = features._replace(state=features.state.bfloat16())
+        wanted = exact.velocity(point, time, prefix, features)
+        errors = [_error(p.velocity(point.bfloat16(), time, low, seen), wanted) for p in (own, library)]
+    assert errors[0] < 1.5 * errors[1]
+
+
+def test_a_small_weight_of_16_bits_is_not_lost_in_the_one_added_to_it() -> None:
+    module = torch.nn.Module()
+    module.eps = 1e-6
+    module.weight = torch.nn.Parameter(torch.full((64,), 2e-3, dtype=torch.bfloat16))
+    x = torch.randn(4096, 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+    with torch.no_grad():
+        scaled = gemma.norm(module, x).float()
+        module.weight.copy_(torch.zeros(64))  # in place, as weights are synchronised
+        plain = gemma.norm(module, x).float()
+    assert float(scaled.abs().sum() / plain.abs().sum()) == pytest.approx(1.002, abs=2e-4)
+
+
+def test_gradients_are_those_of_the_formulas() -> None:
+    draw = torch.Generator().manual_seed(4)
+    made = [
+        torch.randn(s, generator=draw, dtype=torch.float64) for s in ((2, 3, 2, 8), (8,), (2, 3, 1, 2, 4))
+    ]
+    x, weight, rotation = made
+    x.requires_grad_()
+    weight.requires_grad_()
+    assert torch.autograd.gradcheck(gemma._Scale.apply, (x, weight))
+    assert torch.autograd.gradcheck(lambda y: gemma.rotate(y, rotation), (x,))
+
+
+def test_the_installed_library_is_known_and_its_names_stay() -> None:
+    own, library = _pair(SIZE)
+    assert own.state_dict().keys() == library.state_dict().keys()
+    assert not [
+        n for n in own.state_dict() if not n.startswith(("pi0.model.", "pi0.embed", "pi0.action", "value."))
+    ]
+    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    features = own.vision(SEEN)
+    prefix = own.backbone(features)
+    counts = []
+    for policy in (own, library):
+        policy.denoise_step(own.start(noise), prefix, features, noise, 0)  # what is made once
+        counts.append(_ops(lambda p=policy: p.denoise_step(own.start(noise), prefix, features, noise, 0)))
+    # neither the tables' sines nor repeated keys
+    assert "aten::cos" in counts[1]
+    assert counts[0].count("aten::cos") < counts[1].count("aten::cos")
+    assert sum(n == "aten::rms_norm" for n in counts[0]) == 2 * SIZE.expert.depth + 1
+    assert len(counts[0]) < 0.7 * len(counts[1])
+
+
+def test_other_layers_are_left_to_the_library() -> None:
+    own, _ = _pair(SIZE)
+    model = own.vlm.language_model
+    assert gemma.known(model)
+    assert not gemma.known(torch.nn.Linear(2, 2))
+    attention = model.layers[1].self_attn
+    attention.q_norm = torch.nn.Identity()
+    assert not gemma.known(model)
+    del attention.q_norm
+    model.layers[0].post_attention_layernorm = torch.nn.RMSNorm(64)
+    assert not gemma.known(model)
