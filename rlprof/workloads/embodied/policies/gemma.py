@@ -134,8 +134,9 @@ class _Rotate(torch.autograd.Function):
 def norm(module: Any, x: Tensor) -> Tensor:
     """RMS norm of x, shape (..., width), scaled by 1 + weight.
 
-    The library scales before it rounds to the type of x; here both are rounded. `1 + weight` is not: small
-    weights of 16 bits would be lost in it.
+    The library rounds to the type of x once, after it has scaled; here the norm is rounded too, and the two
+    differ by a unit in the last place at most. A weight smaller than that is therefore not felt in 16 bits.
+    `1 + weight` is never rounded by itself: its error would be the same for all tokens.
     """
     y = F.rms_norm(x, (x.shape[-1],), eps=module.eps)
     return _Scale.apply(y, module.weight)  # type: ignore[no-any-return, no-untyped-call]
