@@ -52,17 +52,19 @@ def known(model: Any) -> bool:
         return False
     norms = [model.norm]
     for layer in layers:
-        parts = [name for name, _ in layer.named_children()]
-        attention = getattr(layer, "self_attn", None)
-        if sorted(parts) != sorted(_LAYER) or type(layer).__name__ not in _KINDS:
+        if type(layer).__name__ not in _KINDS or _names(layer) != set(_LAYER):
             return False
-        inner = [name for name, _ in attention.named_children()]
-        if sorted(inner) != sorted(_PROJECTIONS) or type(attention).__name__ not in _KINDS:
+        attention = layer.self_attn
+        if type(attention).__name__ not in _KINDS or _names(attention) != set(_PROJECTIONS):
             return False
         if attention.attention_dropout or attention.scaling != attention.head_dim**-0.5:
             return False
         norms += [layer.input_layernorm, layer.post_attention_layernorm]
     return all(type(n).__name__ in _KINDS and hasattr(n, "eps") and hasattr(n, "weight") for n in norms)
+
+
+def _names(module: Any) -> set[str]:
+    return {name for name, _ in module.named_children()}
 
 
 def layout(
@@ -108,11 +110,16 @@ class _Scale(torch.autograd.Function):
         return torch.addcmul(y, y, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         y, weight = ctx.saved_tensors
         of_y = torch.addcmul(grad, grad, weight) if ctx.needs_input_grad[0] else None
         of_weight = (grad * y).flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
         return of_y, of_weight
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    halves = x.view(*x.shape[:-1], 2, x.shape[-1] // 2)
+    return halves[..., :1, :], halves[..., 1:, :]
 
 
 class _Rotate(torch.autograd.Function):
@@ -121,13 +128,13 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotation: Tensor) -> Tensor:
         ctx.save_for_backward(rotation)
-        first, second = x.unflatten(-1, (2, -1)).split(1, -2)
+        first, second = _halves(x)
         return torch.addcmul(first * rotation[0], second, rotation[1]).flatten(-2)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         back = ctx.saved_tensors[0].transpose(0, 3)
-        first, second = grad.unflatten(-1, (2, -1)).split(1, -2)
+        first, second = _halves(grad)
         return torch.addcmul(first * back[0], second, back[1]).flatten(-2), None
 
 
@@ -163,11 +170,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     -------
     Tensor, shape (batch, tokens, heads * head_dim)
     """
-    batch, tokens, _, dim = query.shape
-    grouped = query.unflatten(2, (key.shape[1], -1)).transpose(1, 2)
-    rows = grouped.reshape(batch, key.shape[1], -1, dim)
+    batch, tokens, heads, dim = query.shape
+    shape = (batch, tokens, key.shape[1], heads // key.shape[1], dim)
+    rows = query.reshape(shape).transpose(1, 2).flatten(2, 3)
     out = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask)
-    return out.unflatten(2, (tokens, -1)).transpose(1, 2).reshape(batch, tokens, -1)
+    return out.reshape(batch, shape[2], tokens, shape[3], dim).transpose(1, 2).flatten(2)
 
 
 def forward(
@@ -196,8 +203,8 @@ def forward(
         part = layer.self_attn
         y = norm(layer.input_layernorm, x)
         query, key, value = (
-            projection(y).unflatten(-1, (-1, part.head_dim))
-            for projection in (part.q_proj, part.k_proj, part.v_proj)
+            projection(y).view(*y.shape[:-1], -1, part.head_dim)
+            for projection in (part.q_proj, part.k_proj, part.v_proj)  # or what stands in their place
         )
         query = rotate(query, where.rotation)
         key, value = rotate(key, where.rotation).transpose(1, 2), value.transpose(1, 2)

@@ -163,7 +163,7 @@ class Pi0Transformers(FlowPolicy):
         before, own = prefix.cache[0][0].shape[2], tokens.shape[1] // steps
         if self.lean:
             where = self._lean_layout(tokens, before, steps)
-            seen, _ = gemma.forward(self.pi0.model.dit, tokens, where, prefix.cache)
+            seen: Any = gemma.forward(self.pi0.model.dit, tokens, where, prefix.cache)[0]
         else:
             mask, positions = self._layout(before, own, steps)
             seen = self.pi0.model.dit(

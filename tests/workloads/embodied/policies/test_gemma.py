@@ -18,13 +18,8 @@ torch = pytest.importorskip("torch")
 
 from rlprof.workloads.embodied.policies import gemma  # noqa: E402
 
-SIZE = replace(
-    size_of("pi0", "tiny"),
-    transformers=True,
-    image=32,
-    backbone=StackSize(2, 64, 128, 8, 1, 32),
-    expert=StackSize(2, 64, 128, 8, 1, 32),
-)
+STACK = StackSize(2, 64, 128, 8, 1, 32)
+SIZE = replace(size_of("pi0", "tiny"), transformers=True, image=32, backbone=STACK, expert=STACK)
 SEEN = observation(3, cameras=2)
 #: Relative error (of norms): numbers of 32 bits agree to rounding; those of 16 bits are rounded elsewhere.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 0.02}
@@ -46,11 +41,19 @@ def _pair(size: PolicySize) -> tuple[Any, Any]:
     return own, library
 
 
+#: Operators that compute nothing.
+VIEWS = (
+    "view reshape transpose t unsqueeze expand slice select detach alias split flatten lift_fresh empty to"
+)
+
+
 def _ops(function: Any) -> list[str]:
-    """Names of the outermost operators of torch that a call runs."""
+    """Names of the outermost operators of torch that a call runs: about one or two kernels each."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         function()
-    return [e.name for e in profile.events() if e.name.startswith("aten::")]
+    torchs = [e for e in profile.events() if e.name.startswith("aten::")]
+    outer = [e for e in torchs if e.cpu_parent is None or not e.cpu_parent.name.startswith("aten::")]
+    return [n for e in outer if (n := e.name.removeprefix("aten::")) not in VIEWS.split()]
 
 
 def _error(found: Any, wanted: Any) -> float:
@@ -62,7 +65,7 @@ def _error(found: Any, wanted: Any) -> float:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("heads", [(8, 1), (4, 2)])
 def test_answers_are_the_librarys(dtype: str, heads: tuple[int, int]) -> None:
-    stack = replace(SIZE.expert, heads=heads[0], kv_heads=heads[1])
+    stack = replace(STACK, heads=heads[0], kv_heads=heads[1])
     own, library = _pair(replace(SIZE, dtype=dtype, backbone=stack, expert=stack))
     limit = TOLERANCE[dtype]
     noise = own.noise(SEEN, GlobalStep(0), 0, 0)
@@ -159,6 +162,7 @@ def test_gradients_are_those_of_the_formulas() -> None:
 
 
 def test_the_installed_library_is_known_and_its_names_stay() -> None:
+    """Fails where a later transformers has other layers: then `gemma` has to follow."""
     own, library = _pair(SIZE)
     assert own.state_dict().keys() == library.state_dict().keys()
     assert not [
@@ -171,11 +175,14 @@ def test_the_installed_library_is_known_and_its_names_stay() -> None:
     for policy in (own, library):
         policy.denoise_step(own.start(noise), prefix, features, noise, 0)  # what is made once
         counts.append(_ops(lambda p=policy: p.denoise_step(own.start(noise), prefix, features, noise, 0)))
-    # neither the tables' sines nor repeated keys
-    assert "aten::cos" in counts[1]
-    assert counts[0].count("aten::cos") < counts[1].count("aten::cos")
-    assert sum(n == "aten::rms_norm" for n in counts[0]) == 2 * SIZE.expert.depth + 1
-    assert len(counts[0]) < 0.7 * len(counts[1])
+    depth = STACK.depth
+    assert counts[0].count("rms_norm") == 2 * depth + 1
+    assert counts[0].count("scaled_dot_product_attention") == depth
+    assert counts[0].count("addcmul") == 4 * depth + 1  # norms, queries, keys
+    # a layer: 7 linear maps, 2 norms and their weights, 4 for the rotation, 2 for the prefix, 6 further ones
+    own_ops, library_ops = (len(c) for c in counts)
+    assert own_ops < 23 * depth + 40
+    assert library_ops - own_ops >= 20 * depth
 
 
 def test_other_layers_are_left_to_the_library() -> None:
