@@ -25,9 +25,9 @@ SEEN = observation(3, cameras=2)
 TOLERANCE = {"float32": 2e-6, "bfloat16": 0.02}
 
 
-def _pair(size: PolicySize) -> tuple[Any, Any]:
+def _pair(size: PolicySize, device: str = "cpu") -> tuple[Any, Any]:
     """Policies of equal weights, none of them all 0; the second with the library's layers."""
-    policies = [make(size, spec(3, cameras=2), seed=1) for _ in range(2)]
+    policies = [make(size, spec(3, cameras=2), seed=1, device=device) for _ in range(2)]
     own, library = policies
     assert own.lean
     library.lean = False
@@ -37,7 +37,7 @@ def _pair(size: PolicySize) -> tuple[Any, Any]:
             for name, parameter in policy.named_parameters():
                 if "norm" in name or name.endswith("up.weight") or name.startswith("value.2"):
                     shift = 0.1 * torch.randn(parameter.shape, generator=draw)
-                    parameter.add_(shift.to(parameter.dtype))
+                    parameter.add_(shift.to(parameter))
     return own, library
 
 
@@ -57,7 +57,7 @@ def _ops(function: Any) -> list[str]:
 
 
 def _error(found: Any, wanted: Any) -> float:
-    a, b = (torch.as_tensor(x).detach().double() for x in (found, wanted))
+    a, b = (torch.as_tensor(x).detach().double().cpu() for x in (found, wanted))
     assert b.norm() > 0
     return float((a - b).norm() / b.norm())
 
@@ -90,9 +90,13 @@ def test_answers_are_the_librarys(dtype: str, heads: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("train", "kept"), [("full", False), ("expert", False), ("expert", True), ("lora", False)]
 )
-def test_training_is_the_librarys(dtype: str, train: Any, kept: bool) -> None:
-    own, library = _pair(replace(SIZE, dtype=dtype, train=train))
-    limit = TOLERANCE[dtype]
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_training_is_the_librarys(dtype: str, train: Any, kept: bool, device: str) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    own, library = _pair(replace(SIZE, dtype=dtype, train=train), device)
+    # products of 32 bits go through other kernels on a GPU
+    limit = TOLERANCE[dtype] if device == "cpu" else max(TOLERANCE[dtype], 1e-4)
     noise = own.noise(SEEN, GlobalStep(0), 0, 0)
     library.keeps_prefix = kept
     answer = library.act(SEEN, noise)
@@ -114,6 +118,32 @@ def test_training_is_the_librarys(dtype: str, train: Any, kept: bool) -> None:
     for name in of_theirs:
         if ".dit.layers" in name:
             assert _error(of_mine[name], of_theirs[name]) < 20 * limit, name
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_has_few_kernels() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    counts = []
+    for depth in (2, 4):
+        size = replace(
+            SIZE, dtype="bfloat16", expert=replace(STACK, depth=depth), backbone=replace(STACK, depth=depth)
+        )
+        own, _ = _pair(size, "cuda:0")
+        noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+        features = own.vision(SEEN)
+        prefix = own.backbone(features)
+        point, time = own.start(noise).to(own.dtype), torch.full((3,), 0.7, device="cuda:0")
+        with torch.no_grad():
+            own.velocity(point, time, prefix, features)
+            with torch.profiler.profile(activities=kinds) as profile:
+                own.velocity(point, time, prefix, features)
+                torch.cuda.synchronize()
+        kernels = [e for e in profile.events() if str(e.device_type).endswith("CUDA")]
+        counts.append(len(kernels))
+    # 22 operators a layer; split matrix products and attention may take a kernel more
+    assert 18 <= (counts[1] - counts[0]) / 2 <= 30, counts
 
 
 def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_the_librarys() -> None:
