@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlprof.workloads.embodied.contracts import SimulatorSpec
 from rlprof.workloads.embodied.errors import ConfigurationError, need
+from rlprof.workloads.embodied.policies import gemma
 from rlprof.workloads.embodied.policies.base import Features, Prefix, value_head
 from rlprof.workloads.embodied.policies.flow import FlowPolicy
 from rlprof.workloads.embodied.policies.layers import KeyValue
@@ -30,6 +31,12 @@ def _stack(size: StackSize) -> dict[str, Any]:
 
 class Pi0Transformers(FlowPolicy):
     """See the module; it needs cameras.
+
+    Attributes
+    ----------
+    lean : bool
+        Language model and expert are computed with few kernels (`rlprof.workloads.embodied.policies.gemma`);
+        else, as where a later transformers has other layers, by the library.
 
     Raises
     ------
@@ -95,7 +102,9 @@ class Pi0Transformers(FlowPolicy):
         self._cache = "cache" if "cache" in parameters else "past_key_values"
         # tokens of the prefix see each other: told so, it makes no mask, and attention takes its fast kernel
         self.vlm.language_model.config.is_causal = False
+        self.lean = gemma.known(self.vlm.language_model) and gemma.known(self.pi0.model.dit)
         self._masks: dict[tuple[int, int, int, torch.device], tuple[Tensor, Tensor]] = {}
+        self._layouts: dict[tuple[int, int, int, torch.dtype, torch.device], gemma.Layout] = {}
         if size.preconditioned:
             torch.nn.init.normal_(self.pi0.action_out_proj.weight, std=0.01)
             torch.nn.init.zeros_(self.pi0.action_out_proj.bias)
@@ -122,11 +131,15 @@ class Pi0Transformers(FlowPolicy):
 
     def _prefix(self, features: Features) -> Prefix:
         tokens = features.tokens
+        if self.lean:
+            where = self._lean_layout(tokens, 0, 1)
+            hidden, cache = gemma.forward(self.vlm.language_model, tokens, where)
+            return Prefix(cache, hidden[:, :0], hidden.mean(1))
         # PaliGemma counts from 1
         positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)[None]
         answer = self.vlm.language_model(inputs_embeds=tokens, position_ids=positions, use_cache=True)
         layers = getattr(answer, self._cache).layers
-        cache: tuple[KeyValue, ...] = tuple((layer.keys, layer.values) for layer in layers)
+        cache = tuple((layer.keys, layer.values) for layer in layers)
         hidden = answer.last_hidden_state
         return Prefix(cache, hidden[:, :0], hidden.mean(1))
 
@@ -147,34 +160,57 @@ class Pi0Transformers(FlowPolicy):
 
     def _head(self, tokens: Tensor, prefix: Prefix, steps: int) -> Tensor:
         """Actions' part of the expert's answer, shape (batch, steps * horizon, action_dim)."""
-        mask, positions = self._layout(prefix.cache[0][0].shape[2], tokens.shape[1] // steps, steps)
-        past = _Past(prefix.cache)
-        answer = self.pi0.model.dit(
-            inputs_embeds=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-            **{self._cache: past},
-        )
-        hidden = answer.last_hidden_state.unflatten(1, (steps, -1))[:, :, 1:].flatten(1, 2)
+        before, own = prefix.cache[0][0].shape[2], tokens.shape[1] // steps
+        if self.lean:
+            where = self._lean_layout(tokens, before, steps)
+            seen: Any = gemma.forward(self.pi0.model.dit, tokens, where, prefix.cache)[0]
+        else:
+            mask, positions = self._layout(before, own, steps)
+            seen = self.pi0.model.dit(
+                inputs_embeds=tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=False,
+                **{self._cache: _Past(prefix.cache)},
+            ).last_hidden_state
+        hidden = seen.unflatten(1, (steps, -1))[:, :, 1:].flatten(1, 2)
         # in 32 bits, as in openpi: a rounding of the velocity is not small beside the noise of a late step
         out = self.pi0.action_out_proj
         return torch.nn.functional.linear(hidden.float(), out.weight.float(), out.bias.float())
 
-    def _layout(self, before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Who sees whom, shape (1, 1, steps * own, before + steps * own), and positions.
+    def _lean_layout(self, tokens: Tensor, before: int, steps: int) -> gemma.Layout:
+        """Layout of the expert's tokens behind a prefix, or (`before` 0) of the language model's."""
+        key = (before, tokens.shape[1], steps, tokens.dtype, tokens.device)
+        if key not in self._layouts:
+            if before:
+                model = self.pi0.model.dit
+                mask, positions = _who_sees_whom(before, tokens.shape[1] // steps, steps)
+            else:
+                # PaliGemma counts from 1; tokens of the prefix see each other
+                model, mask = self.vlm.language_model, None
+                positions = torch.arange(1, tokens.shape[1] + 1, device="cpu")
+            self._layouts[key] = gemma.layout(model, positions, mask, tokens.dtype, tokens.device)
+        return self._layouts[key]
 
-        All see the prefix; in each step the state sees itself, and actions see the state and each other.
-        """
+    def _layout(self, before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Who sees whom, shape (1, 1, steps * own, before + steps * own), and positions, for the library."""
         key = (before, own, steps, self.device)
         if key not in self._masks:
-            block = torch.ones(own, own, dtype=torch.bool, device=self.device)
-            block[0, 1:] = False
-            mask = torch.block_diag(*[block] * steps).bool()  # type: ignore[no-untyped-call]
-            seen = torch.ones(steps * own, before, dtype=torch.bool, device=self.device)
-            positions = torch.arange(before, before + own, device=self.device).repeat(steps)
-            self._masks[key] = torch.cat([seen, mask], 1)[None, None], positions[None]
+            mask, positions = (t.to(self.device) for t in _who_sees_whom(before, own, steps))
+            self._masks[key] = mask[None, None], positions[None]
         return self._masks[key]
+
+
+def _who_sees_whom(before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:
+    """Mask, shape (steps * own, before + steps * own), and positions, shape (steps * own,), on the host.
+
+    All see the prefix; in each step the state sees itself, and actions see the state and each other.
+    """
+    block = torch.ones(own, own, dtype=torch.bool, device="cpu")
+    block[0, 1:] = False
+    mask = torch.block_diag(*[block] * steps).bool()  # type: ignore[no-untyped-call]
+    seen = torch.ones(steps * own, before, dtype=torch.bool, device="cpu")
+    return torch.cat([seen, mask], 1), torch.arange(before, before + own, device="cpu").repeat(steps)
 
 
 class _Past:
