@@ -25,7 +25,6 @@ from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.levers import (
     LEVERS,
     ClientPriority,
@@ -252,45 +251,6 @@ def test_nicer_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
     run(small(), tmp_path / "plain", trained)
     saved = torch.load(tmp_path / "plain" / "checkpoint.pt", weights_only=True)
     assert equal_bits(dict(saved["actor"]), after)
-
-
-class World:
-    """A simulator of which only state and end matter."""
-
-    spec = None
-
-    def __init__(self, key: Any) -> None:
-        self.key, self.state, self.closed = key, 0, False
-
-    def state_dict(self) -> int:
-        return self.state
-
-    def load_state_dict(self, state: int) -> None:
-        self.state = state
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_spare_simulators_change_when_a_lever_is_kept() -> None:
-    made: list[World] = []
-
-    def make(key: Any) -> Any:
-        made.append(World(key))
-        return made[-1]
-
-    spare = Exchangeable(make("spare"), make)
-    here = Exchangeable(make("first"), make, [spare])
-    here.inner.state = 7  # type: ignore[attr-defined]
-    here.use(2, beside=False)
-    assert (here.key, spare.key, here.inner.state) == (2, None, 7)  # type: ignore[attr-defined]
-    here.settle()
-    assert (here.key, spare.key) == (None, None)
-    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
-    assert [(w.key, w.closed) for w in made] == [("spare", True), ("first", True), (2, False), (2, False)]
-    here.use(60)  # a share of the SMs: of all, and put back
-    here.use(None, only=True)
-    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
