@@ -103,10 +103,14 @@ class Exchangeable:
 
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""
-        for other in self.beside:
-            other.drop(key)
-        if key != self._key and key in self._all:
-            self._all.pop(key).close()
+        for one in self._together():
+            if key != one._key and key in one._all:
+                one._all.pop(key).close()
+
+    def drop_all_but(self, *keys: Any) -> None:
+        """End the simulators of all other keys that are not at work."""
+        for gone in {key for one in self._together() for key in one._all} - set(keys):
+            self.drop(gone)
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""

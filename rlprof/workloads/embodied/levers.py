@@ -232,6 +232,8 @@ class Exchanged(ABC):
     def use(self, value: Value) -> None:
         """Let a simulator of this value work, in the state of the one before."""
         key = None if value == self.present else tuple(self.changes(value).items())
+        if key is not None:  # each may be many processes: there is never more than one further simulator
+            self._here.simulator.drop_all_but(None, key)
         self._here.simulator.use(key, beside=self.beside)
 
     def refused(self) -> str | None:

@@ -149,6 +149,7 @@ class Search:
             budget_s=LEVERS_SHARE * self.request.budget_s,
             **self._how,
         )
+        self.here.simulator.drop_all_but(None)
         workload.key = self.here.key
         if settings.stopped:
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
@@ -179,6 +180,7 @@ class Search:
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,
         )  # fmt: skip
+        here.simulator.drop_all_but(None)
         self.streams = selected.streams
         found = found.including(measured)
         if not measured.kept:
@@ -214,7 +216,8 @@ class Search:
             run(None)  # the first one is slower, and not counted
         rule = replace(self.request.options.validation, budget_s=self.left_s)
         total = measure_paired(lambda: run(None), lambda: run(selected.graph), rule)
-        simulator.use(None, only=True)
+        simulator.use(None, beside=False)
+        simulator.drop_all_but(None)
         self.log.add(
             "validated",
             round=None,

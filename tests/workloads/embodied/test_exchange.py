@@ -55,6 +55,25 @@ def kept(one: Exchangeable) -> list[Any]:
     return list(one._all)
 
 
+def test_what_was_tried_ends_unless_it_works() -> None:
+    made: list[World] = []
+
+    def make(key: Any) -> Any:
+        made.append(World(key))
+        return made[-1]
+
+    spare = Exchangeable(World("spare"), make)  # type: ignore[arg-type]
+    here = Exchangeable(World("first"), make, [spare])  # type: ignore[arg-type]
+    for key in (2, 3, 4):
+        here.use(key, beside=key != 4)
+    here.drop_all_but(None, 2)
+    assert (kept(here), kept(spare)) == ([None, 2, 4], [None, 2, 3])  # 4 and 3 are at work
+    here.use(None)
+    here.drop_all_but(None)
+    assert (kept(here), kept(spare)) == ([None], [None])
+    assert all(world.closed for world in made)
+
+
 @pytest.mark.parametrize("spares", [1, 3])
 def test_simulators_beside_each_other_start_at_the_same_time(spares: int) -> None:
     together = threading.Barrier(spares + 1, timeout=10.0)

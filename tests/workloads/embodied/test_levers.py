@@ -271,6 +271,18 @@ def test_other_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
     assert equal_bits({k: v.numpy() for k, v in saved["environments"].items()}, worlds)
 
 
+def test_only_one_further_simulator_is_there_at_a_time(tmp_path: Path) -> None:
+    with embodied(small(workers=1), tmp_path, activity="off") as found:
+        first, lever = found.simulator.process_ids, Workers(found)
+        lever.use(2)
+        second = found.simulator.process_ids
+        lever.use(1)
+        assert all(Path(f"/proc/{pid}").exists() for pid in (*first, *second))
+        lever.use(3)
+        assert all(Path(f"/proc/{pid}").exists() for pid in (*first, *found.simulator.process_ids))
+        assert not any(Path(f"/proc/{pid}").exists() for pid in second)
+
+
 def nice_values(simulator: Any) -> list[int]:
     return [os.getpriority(os.PRIO_PROCESS, pid) for pid in simulator.process_ids]
 
