@@ -137,6 +137,10 @@ def options(
             show_default="egl",
         ),
     ] = None,
+    painters: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Processes that draw with egl-one.", show_default="1"),
+    ] = None,
     shadows: Annotated[
         bool | None,
         typer.Option("--shadows/--no-shadows", help="Shadows, multisampling (libero).", show_default="by GL"),

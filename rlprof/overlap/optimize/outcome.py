@@ -65,7 +65,8 @@ class Optimization:
     intact : bool
         The program is as training left it; otherwise go on from a checkpoint.
     levers : tuple of Row
-        Settings that were tried alone; both sides of `total` have those that were kept.
+        Settings that were tried alone; both sides of `total` have those that were kept, unless one is kept
+        for what overlaps alone.
     """
 
     native: CallGraph

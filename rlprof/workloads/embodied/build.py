@@ -70,7 +70,8 @@ def _libero(config: Config, options: dict[str, Any]) -> Simulator:
     """In processes of another Python, always: LIBERO wants an older MuJoCo."""
     from rlprof.workloads.embodied.simulators import libero_start
 
-    chosen = {name: getattr(config, name) for name in ("rendering", "shadows", "every_action", "tasks")}
+    names = ("rendering", "painters", "shadows", "every_action", "tasks")
+    chosen = {name: getattr(config, name) for name in names}
     return libero_start.start(
         config.envs,
         workers=min(max(config.workers, 1), config.envs),

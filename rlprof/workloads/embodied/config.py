@@ -52,6 +52,8 @@ class Config:
         Of `mujoco_warp`: physics steps of an action, loose objects; None: as the simulator has it.
     rendering : {"egl", "egl-one", "osmesa"} or None
         Of `libero`: who draws, see `simulators.libero_start`; None: egl.
+    painters : int or None
+        Of `libero` with `egl-one`: how many processes draw; None: 1.
     shadows, every_action : bool or None
         Of `libero`: shadows and multisampling; images after every action of a chunk; None: as it has them.
     tasks : int or None
@@ -123,6 +125,7 @@ class Config:
     substeps: int | None = None
     objects: int | None = None
     rendering: str | None = None
+    painters: int | None = None
     shadows: bool | None = None
     every_action: bool | None = None
     tasks: int | None = None
@@ -164,6 +167,13 @@ class Config:
             raise ConfigurationError(
                 f"the simulator {self.simulator} has no rendering, shadows, every_action or tasks to choose",
                 hint="use libero",
+            )
+        if self.painters is not None and not (
+            self.rendering == "egl-one" and 1 <= self.painters <= self.envs
+        ):
+            raise ConfigurationError(
+                f"{self.painters} painters for {self.envs} environments drawn by {self.rendering or 'egl'}",
+                hint="use --rendering egl-one of libero, with 1 painter to as many as there are environments",
             )
         self._check_nice()
         self._check_devices()

@@ -7,6 +7,7 @@ one for each quota. The state goes along.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rlprof.workloads.embodied.contracts import (
@@ -64,20 +65,29 @@ class Exchangeable:
     def use(self, key: Any, *, only: bool = False, beside: bool = True) -> None:
         """Let the simulator of a key work, in the state of the one before.
 
+        If one cannot be made, all stay as they are, and what was made with it is closed.
+
         Parameters
         ----------
         key : hashable
-            Of it; it is made if there is none yet.
+            Of it; it is made if there is none yet, at the same time as those beside it.
         only : bool
             End all others.
         beside : bool
             Exchange those beside it too.
         """
-        for other in self.beside if beside else ():
-            other.use(key, only=only)
+        together = self._together() if beside else [self]
+        _make_missing([one for one in together if key not in one._all], key)
+        for one in together:
+            one._work(key, only)
+
+    def _together(self) -> list[Exchangeable]:
+        """Those beside it, whatever is beside them, and itself, which is the last."""
+        return [*(one for other in self.beside for one in other._together()), self]
+
+    def _work(self, key: Any, only: bool) -> None:
+        """Let the simulator of a key work, which is there."""
         if key != self._key:
-            if key not in self._all:
-                self._all[key] = self._make(key)
             self._all[key].load_state_dict(self.inner.state_dict())
             self._key = key
         if only:
@@ -93,10 +103,14 @@ class Exchangeable:
 
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""
-        for other in self.beside:
-            other.drop(key)
-        if key != self._key and key in self._all:
-            self._all.pop(key).close()
+        for one in self._together():
+            if key != one._key and key in one._all:
+                one._all.pop(key).close()
+
+    def drop_all_but(self, *keys: Any) -> None:
+        """End the simulators of all other keys that are not at work."""
+        for gone in {key for one in self._together() for key in one._all} - set(keys):
+            self.drop(gone)
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""
@@ -134,3 +148,20 @@ class Exchangeable:
         """End all of them."""
         while self._all:
             self._all.popitem()[1].close()
+
+
+def _make_missing(ones: Sequence[Exchangeable], key: Any) -> None:
+    """Make the simulators of a key at the same time: each takes its time to start."""
+    if not ones:
+        return
+    with ThreadPoolExecutor(len(ones)) as pool:
+        started = [pool.submit(one._make, key) for one in ones]
+        try:
+            made = [one.result() for one in started]
+        except BaseException:  # an interruption too: those that start are waited for
+            for one in started:
+                if one.exception() is None:
+                    one.result().close()
+            raise
+    for exchangeable, simulator in zip(ones, made, strict=True):
+        exchangeable._all[key] = simulator

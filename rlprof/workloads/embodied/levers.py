@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,9 @@ from rlprof.overlap.optimize.levers import Lever, Row, Value
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.nodes import ENV
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
-from rlprof.workloads.embodied.sharing import no_client_priority
 
 if TYPE_CHECKING:
-    from rlprof.overlap.callgraph import CallGraph
     from rlprof.workloads.embodied.optimize import Embodied
 
 #: Levers, and the options that fix them; those of the graph have none.
@@ -31,16 +28,15 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "groups": (),
     "in-turn": (),
     "priorities": (),
+    "overlap-rendering": ("rendering",),
     "client-priority": ("simulator_low_priority",),
     "nice": ("simulator_nice",),
 }
 #: Values of `Config` that levers change.
 LEVER_FIELDS = (
-    *("cuda_graph", "rendering", "shadows", "workers"),
+    *("cuda_graph", "rendering", "painters", "shadows", "workers"),
     *("simulator_low_priority", "simulator_nice"),
 )
-#: A nice value to try: a thread of value 0 has nine times the weight then.
-NICE = 10
 #: Values to try in place of those that are found here; a reason: the lever is not to be tried.
 Wanted = Mapping[str, "tuple[Value, ...] | Unavailable | None"]
 
@@ -93,12 +89,12 @@ def _value(name: str, text: str) -> Value:
         if text.isdecimal() and int(text) <= 19:
             return int(text)
         raise ConfigurationError(f"nice={text}", hint="give numbers from 0 to 19, such as nice=5/10")
-    if name == "rendering":
+    if name in ("rendering", "overlap-rendering"):
         from rlprof.workloads.embodied.simulators.libero import RENDERINGS
 
         if text in RENDERINGS:
             return text
-        raise ConfigurationError(f"rendering={text}", hint=f"give {', '.join(RENDERINGS)}")
+        raise ConfigurationError(f"{name}={text}", hint=f"give {', '.join(RENDERINGS)}")
     raise ConfigurationError(f"{name} takes no values", hint=f"give {name} alone")
 
 
@@ -155,34 +151,6 @@ def check_levers(config: Config, levers: Mapping[str, Any]) -> None:
                 f"the graph was selected with {name} {value}, and {getattr(config, name, None)} is set",
                 hint=f"leave --{name.replace('_', '-')} away, or optimise with it",
             )
-
-
-def stream_components(here: Embodied, graph: CallGraph) -> tuple[str, ...] | Unavailable:
-    """Components whose CUDA work is launched from this process and may be waited for by another's here.
-
-    Priorities hold within a process: a simulator in processes of its own is in none of its streams.
-    """
-    config = here.config
-    if not config.device.startswith("cuda"):
-        return Unavailable(f"{config.device} has no streams")
-    components = {spec.component for spec in graph.nodes.values() if spec.component}
-    if here.simulator.process_ids:
-        components.discard(ENV)
-    if not _at_once(graph, components):
-        return Unavailable(
-            "no two components that compute in this process overlap in the selected graph;"
-            " streams of other processes have priorities of their own"
-        )
-    return tuple(sorted(components))
-
-
-def _at_once(graph: CallGraph, components: Collection[str]) -> bool:
-    """Whether some stream of the graph has calls of one component alone, and another one of another."""
-    streams = [
-        {graph.nodes[graph.by_id[call].node].component for call in stream} & set(components)
-        for stream in graph.streams
-    ]
-    return len(set().union(*streams)) > 1 and sum(bool(s) for s in streams) > 1
 
 
 class CudaGraph:
@@ -242,11 +210,11 @@ class CudaGraph:
             self._steps = None
 
 
-class _Exchanged(ABC):
+class Exchanged(ABC):
     """A lever for which the simulator is exchanged, with its state."""
 
     name: str
-    #: Spare simulators do no work before there is a graph.
+    #: Whether spare simulators are exchanged too: they do no work before there is a graph.
     beside = False
 
     def __init__(self, here: Embodied, wanted: Sequence[Value] | Unavailable | None = None) -> None:
@@ -264,6 +232,8 @@ class _Exchanged(ABC):
     def use(self, value: Value) -> None:
         """Let a simulator of this value work, in the state of the one before."""
         key = None if value == self.present else tuple(self.changes(value).items())
+        if key is not None:  # each may be many processes: there is never more than one further simulator
+            self._here.simulator.drop_all_but(None, key)
         self._here.simulator.use(key, beside=self.beside)
 
     def refused(self) -> str | None:
@@ -276,7 +246,7 @@ class _Exchanged(ABC):
         self._here.config = replace(self._here.config, **self.changes(value))
 
 
-class Rendering(_Exchanged):
+class Rendering(Exchanged):
     """Where images are drawn; see `CudaGraph`. What is drawn stays alike: shadows are as they were."""
 
     name = "rendering"
@@ -304,10 +274,13 @@ class Rendering(_Exchanged):
         config = self._here.config
         # by itself osmesa leaves shadows away: that would be other work
         shadows = self.present != "osmesa" if config.shadows is None else config.shadows
-        return {"rendering": value, "shadows": shadows}
+        found: dict[str, Any] = {"rendering": value, "shadows": shadows}
+        if config.painters is not None and value != "egl-one":
+            found["painters"] = None  # nothing else has any
+        return found
 
 
-class Workers(_Exchanged):
+class Workers(Exchanged):
     """Processes of the simulator; see `CudaGraph`."""
 
     name = "workers"
@@ -332,63 +305,6 @@ class Workers(_Exchanged):
     def changes(self, value: Value) -> dict[str, Any]:
         """Values of the configuration."""
         return {"workers": value}
-
-
-class ClientPriority(_Exchanged):
-    """Whether the simulator yields to other clients of MPS; see `CudaGraph`. It is one of a graph's levers.
-
-    Priorities of streams hold within a process, this one between processes. It can only be lower than normal,
-    so that the other way round is a matter of how the driver was started.
-    """
-
-    name = "client-priority"
-    beside = True
-
-    @property
-    def present(self) -> Value:
-        """Whether it does."""
-        return self._here.config.simulator_low_priority
-
-    def others(self) -> Sequence[Value] | Unavailable:
-        """Say the other one of yes and no."""
-        if isinstance(self._wanted, Unavailable):
-            return self._wanted
-        why = no_client_priority(self._here.config)
-        return (not self.present,) if why is None else Unavailable(why)
-
-    def changes(self, value: Value) -> dict[str, Any]:
-        """Values of the configuration."""
-        return {"simulator_low_priority": bool(value)}
-
-
-class Nice(_Exchanged):
-    """Nice value of the simulator's processes; see `CudaGraph`. It is one of a graph's levers.
-
-    What launches kernels and waits for them needs a core at once: beside as many busy simulators as there are
-    cores it waits for one, unless they are nicer.
-    """
-
-    name = "nice"
-    beside = True
-
-    @property
-    def present(self) -> Value:
-        """How much nicer they are."""
-        return self._here.config.simulator_nice
-
-    def others(self) -> Sequence[Value] | Unavailable:
-        """Say other values."""
-        if isinstance(self._wanted, Unavailable):
-            return self._wanted
-        if not self._here.config.own_processes:
-            return Unavailable("the simulator is in this process")
-        if os.getpriority(os.PRIO_PROCESS, 0) >= 19:
-            return Unavailable("this process has the nice value 19 already, and nothing is nicer")
-        return tuple(n for n in self._wanted or (NICE, 0) if n != self.present)
-
-    def changes(self, value: Value) -> dict[str, Any]:
-        """Values of the configuration."""
-        return {"simulator_nice": value}
 
 
 def processes_to_try(envs: int, cores: int) -> tuple[int, ...]:

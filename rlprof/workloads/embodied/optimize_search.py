@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.analysis.trials import Rule, measure_paired
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.algorithm import optimize
@@ -19,16 +20,10 @@ from rlprof.overlap.optimize.options import Options
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
-from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.levers import (
-    ClientPriority,
-    Nice,
-    Wanted,
-    setting_levers,
-    stream_components,
-)
+from rlprof.workloads.embodied.levers import Wanted, setting_levers
 from rlprof.workloads.embodied.optimize import Embodied
+from rlprof.workloads.embodied.overlap_levers import OverlapRendering, overlap_levers, stream_components
 
 #: Share of the budget after which no lever of the program is tried any more.
 LEVERS_SHARE = 0.5
@@ -101,13 +96,7 @@ def graph_levers(here: Embodied, selected: Selected, wanted: Wanted) -> list[Lev
     if "priorities" in wanted:
         components = stream_components(here, selected.graph)
         levers.append(Priorities(selected, here.workload, components, here.forget_captured))
-    for lever in (ClientPriority, Nice):
-        if lever.name in wanted:
-            values = wanted[lever.name]
-            if len(selected.graph.streams) < 2 and not isinstance(values, Unavailable):
-                values = Unavailable("nothing overlaps in the selected graph")
-            levers.append(lever(here, values))
-    return levers
+    return [*levers, *overlap_levers(here, selected.graph, wanted)]
 
 
 class Search:
@@ -160,6 +149,7 @@ class Search:
             budget_s=LEVERS_SHARE * self.request.budget_s,
             **self._how,
         )
+        self.here.simulator.drop_all_but(None)
         workload.key = self.here.key
         if settings.stopped:
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
@@ -178,6 +168,7 @@ class Search:
 
     def _graph_levers(self, found: Optimization, options: Options) -> Optimization:
         here = self.here
+        drawn = OverlapRendering(here).settings()
         selected = Selected(
             here.workload,
             found.graph,
@@ -189,24 +180,44 @@ class Search:
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,
         )  # fmt: skip
+        here.simulator.drop_all_but(None)
         self.streams = selected.streams
         found = found.including(measured)
         if not measured.kept:
             return found
         found = replace(found, graph=selected.graph, steps=selected.steps)
-        return found if measured.stopped else self._in_all(found, selected)
+        if measured.stopped:
+            return found
+        return self._in_all(found, selected, drawn if OverlapRendering.name in measured.kept else None)
 
-    def _in_all(self, found: Optimization, selected: Selected) -> Optimization:
-        """Compare the native order with the graph and its levers."""
+    def _in_all(
+        self, found: Optimization, selected: Selected, drawn: tuple[tuple[str, Any], ...] | None
+    ) -> Optimization:
+        """Compare the native order with the graph and its levers.
+
+        What is drawn otherwise because of the graph could be slower natively: the native order then has the
+        rendering that was best for it (`drawn`), or the graph would seem to gain more than it does.
+        """
         began, done = time.monotonic(), []
+        simulator = self.here.simulator
 
         def run(graph: CallGraph | None) -> float:
+            simulator.use(drawn if graph is None else None, beside=False)
             one = self.here.workload.iteration(graph)
             done.append(((graph or found.native).hash, one))
             return one.time_s
 
+        if drawn is not None:
+            try:
+                simulator.use(drawn, beside=False)
+            except RlprofError as error:
+                self.say(f"the native order as it was drawn is not compared with the graph: {error.what}")
+                return found
+            run(None)  # the first one is slower, and not counted
         rule = replace(self.request.options.validation, budget_s=self.left_s)
         total = measure_paired(lambda: run(None), lambda: run(selected.graph), rule)
+        simulator.use(None, beside=False)
+        simulator.drop_all_but(None)
         self.log.add(
             "validated",
             round=None,

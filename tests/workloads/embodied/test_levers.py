@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,36 +18,44 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlpr
 
 import torch
 
+from rlprof.analysis.batch_time import BatchTimes
 from rlprof.errors import UnreadableError
 from rlprof.overlap.equality import equal_bits
+from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.graph_levers import Selected
 from rlprof.overlap.optimize.levers import Row
+from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied import build
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.levers import (
     LEVERS,
-    ClientPriority,
     CudaGraph,
-    Nice,
     Rendering,
     Workers,
+    check_levers,
     kept_levers,
     processes_to_try,
     settled_by_levers,
-    stream_components,
     wanted_levers,
 )
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 from rlprof.workloads.embodied.optimize_search import Search, graph_levers
+from rlprof.workloads.embodied.overlap_levers import (
+    ClientPriority,
+    Nice,
+    OverlapRendering,
+    stream_components,
+)
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.runner import run
 from rlprof.workloads.embodied.sharing import PIPE, sharing
 from tests.workloads.embodied.made import small
+from tests.workloads.embodied.test_optimize import WHOLE
 
 
 def here(config: Config, **parts: Any) -> Any:
@@ -77,6 +87,7 @@ def test_all_that_no_option_fixes_are_tried_unless_some_are_named() -> None:
         ("groups=1", "groups=1"),
         ("workers=", "workers="),
         ("rendering=crayon", "rendering=crayon"),
+        ("overlap-rendering=crayon", "overlap-rendering=crayon"),
         ("nice=20", "nice=20"),
         ("nice=-1", "nice=-1"),
         ("cuda-graph=on", "cuda-graph takes no values"),
@@ -149,6 +160,32 @@ def test_what_runs_beside_others_is_not_tried_where_nothing_overlaps(streams: in
     assert priority.others() == Unavailable("an option fixes it")
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(
+    ("asked", "values"),
+    [
+        ("rendering", ("egl-one", "osmesa")),
+        ("rendering=osmesa", ("osmesa",)),
+        ("overlap-rendering=egl-one/egl", ("egl-one",)),
+        ("rendering=osmesa,overlap-rendering=egl-one", ("egl-one",)),
+    ],
+)
+def test_where_images_are_drawn_is_tried_again_where_something_overlaps(
+    streams: int, asked: str, values: tuple[str, ...]
+) -> None:
+    config = configure("tiny", simulator="libero", workers=2, cameras=2)
+    selected = Selected(cast(Any, None), cast(Any, SimpleNamespace(streams=((),) * streams)), ())
+    (lever,) = graph_levers(here(config), selected, wanted_levers(asked, {}))
+    assert isinstance(lever, OverlapRendering)
+    assert lever.name == "overlap-rendering" != Rendering.name  # a row and a measurement of its own
+    assert lever.beside
+    none = Unavailable("nothing overlaps in the selected graph")
+    assert lever.others() == (values if streams > 1 else none)
+    fixed = wanted_levers(None, {"rendering": "egl"})
+    lever = graph_levers(here(config), selected, {"rendering": fixed["rendering"]})[0]
+    assert lever.others() == Unavailable("--rendering is given, which fixes it") == fixed["overlap-rendering"]
+
+
 def test_a_simulator_yields_to_others_only_as_a_client_of_mps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +222,11 @@ def test_images_are_as_they_were_wherever_they_are_drawn() -> None:
     drawn = replace(seen, rendering="osmesa")
     assert Rendering(here(drawn)).changes("egl") == {"rendering": "egl", "shadows": False}
     assert Rendering(here(replace(seen, shadows=False))).changes("osmesa")["shadows"] is False
+    several = replace(seen, rendering="egl-one", painters=2)
+    lever = Rendering(here(several))
+    for value in lever.others():  # which have no painters
+        assert replace(several, **lever.changes(value)).painters is None
+    assert "painters" not in lever.changes("egl-one")
 
 
 def test_streams_are_of_components_that_compute_in_this_process() -> None:
@@ -229,6 +271,18 @@ def test_other_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
     assert equal_bits({k: v.numpy() for k, v in saved["environments"].items()}, worlds)
 
 
+def test_only_one_further_simulator_is_there_at_a_time(tmp_path: Path) -> None:
+    with embodied(small(workers=1), tmp_path, activity="off") as found:
+        first, lever = found.simulator.process_ids, Workers(found)
+        lever.use(2)
+        second = found.simulator.process_ids
+        lever.use(1)
+        assert all(Path(f"/proc/{pid}").exists() for pid in (*first, *second))
+        lever.use(3)
+        assert all(Path(f"/proc/{pid}").exists() for pid in (*first, *found.simulator.process_ids))
+        assert not any(Path(f"/proc/{pid}").exists() for pid in second)
+
+
 def nice_values(simulator: Any) -> list[int]:
     return [os.getpriority(os.PRIO_PROCESS, pid) for pid in simulator.process_ids]
 
@@ -252,45 +306,6 @@ def test_nicer_processes_go_on_with_the_same_bits(tmp_path: Path) -> None:
     run(small(), tmp_path / "plain", trained)
     saved = torch.load(tmp_path / "plain" / "checkpoint.pt", weights_only=True)
     assert equal_bits(dict(saved["actor"]), after)
-
-
-class World:
-    """A simulator of which only state and end matter."""
-
-    spec = None
-
-    def __init__(self, key: Any) -> None:
-        self.key, self.state, self.closed = key, 0, False
-
-    def state_dict(self) -> int:
-        return self.state
-
-    def load_state_dict(self, state: int) -> None:
-        self.state = state
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_spare_simulators_change_when_a_lever_is_kept() -> None:
-    made: list[World] = []
-
-    def make(key: Any) -> Any:
-        made.append(World(key))
-        return made[-1]
-
-    spare = Exchangeable(make("spare"), make)
-    here = Exchangeable(make("first"), make, [spare])
-    here.inner.state = 7  # type: ignore[attr-defined]
-    here.use(2, beside=False)
-    assert (here.key, spare.key, here.inner.state) == (2, None, 7)  # type: ignore[attr-defined]
-    here.settle()
-    assert (here.key, spare.key) == (None, None)
-    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
-    assert [(w.key, w.closed) for w in made] == [("spare", True), ("first", True), (2, False), (2, False)]
-    here.use(60)  # a share of the SMs: of all, and put back
-    here.use(None, only=True)
-    assert (here.inner.key, spare.inner.key) == (2, 2)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -354,9 +369,107 @@ def test_a_lever_that_was_kept_is_there_when_it_goes_on(tmp_path: Path) -> None:
     assert summary.iterations == last + 3
 
 
+#: Seconds of an iteration: natively, by the graph.
+DRAWN_S = {"egl": (1.0, 0.8), "egl-one": (1.6, 0.6)}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str, str]]:
+    """LIBERO that is not there: an arm in its place, a given graph, recorded times; what ran in which way."""
+    ran: list[tuple[bool, str, str]] = []
+
+    def make(config: Config) -> Any:
+        arm = replace(config, simulator="mujoco_arm", cameras=0, rendering=None, shadows=None)
+        made: Any = build.make_simulator_of(arm)
+        made.rendering = config.rendering or "egl"
+        return made
+
+    @contextmanager
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        with embodied(*arguments, **options) as found:
+            real = found.workload.iteration
+
+            def iteration(graph: Any) -> Measurement:
+                way, spare = found.simulator.inner.rendering, found.simulator.beside[0].inner.rendering
+                ran.append((graph is not None, way, spare))
+                return replace(real(graph), time_s=DRAWN_S[way][graph is not None])
+
+            found.workload.iteration = iteration
+            yield found
+
+    def given(workload: Any, *_: Any, **__: Any) -> Optimization:
+        native = workload.native
+        return Optimization(
+            native=native, graph=derive(native, WHOLE), steps=WHOLE, rounds=(), iterations=(),
+            total_s=0.0, retained_s=0.0, ended="the graph is given", stopped=False, batch_times=BatchTimes(),
+        )  # fmt: skip
+
+    monkeypatch.setattr(build, "make_simulator_of", build.make_simulator, raising=False)
+    for module in ("build", "optimize", "graph_driver"):
+        monkeypatch.setattr(f"rlprof.workloads.embodied.{module}.make_simulator", make)
+    monkeypatch.setattr("rlprof.workloads.embodied.optimize_run.embodied", watched)
+    monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.optimize", given)
+    return ran
+
+
+def drawing(out: Path) -> Request:
+    config = small(simulator="libero", workers=1, cameras=1, image=32)
+    levers = wanted_levers("rendering=egl-one", {})
+    return replace(request(out), config=config, spares=1, levers=levers)
+
+
+def test_what_takes_longer_natively_is_kept_where_it_takes_less_from_what_overlaps(
+    tmp_path: Path, drawn: list[tuple[bool, str, str]]
+) -> None:
+    out = tmp_path / "optimisation"
+    done = optimize_embodied(drawing(out))
+    rows = {row.lever: row for row in done.result.levers}
+    assert [(r.lever, r.outcome) for r in done.result.levers] == [
+        ("rendering", "dropped"),
+        ("overlap-rendering", "kept"),
+    ]
+    assert rows["overlap-rendering"].result.gain_frac == pytest.approx(0.25)  # type: ignore[union-attr]
+    said = (out / "decisions.txt").read_text()
+    assert "lever rendering, egl -> egl-one: complete iterations, medians 1 s -> 1.6 s" in said
+    assert "lever overlap-rendering, egl -> egl-one: complete iterations, medians 800 ms -> 600 ms" in said
+    # natively spare ones do no work; the native order is compared as it was drawn before there was a graph
+    assert set(drawn) == {
+        *((False, "egl", "egl"), (False, "egl-one", "egl")),
+        *((True, "egl", "egl"), (True, "egl-one", "egl-one"), (False, "egl", "egl-one")),
+    }
+    assert done.result.total is not None
+    assert done.result.total.gain_frac == pytest.approx(0.4)
+    assert "lever overlap-rendering, egl -> egl-one: +25.0%" in done.summary
+    kept = kept_levers(out / "graph.json")
+    assert kept == {"rendering": "egl-one", "shadows": True}
+    assert json.loads((out / "config.json").read_text())["rendering"] == "egl-one"
+    check_levers(replace(drawing(out).config, **kept), kept)
+    with pytest.raises(ConfigurationError, match="selected with rendering egl-one, and None is set"):
+        check_levers(drawing(out).config, kept)
+
+
+@pytest.mark.slow
+def test_how_a_graph_is_drawn_is_there_when_it_runs_and_when_it_goes_on(
+    tmp_path: Path, drawn: list[tuple[bool, str, str]]
+) -> None:
+    out = tmp_path / "optimisation"
+    first = optimize_embodied(drawing(out))
+    graph, config = out / "graph.json", drawing(out).config
+    with pytest.raises(ConfigurationError, match="selected with rendering egl-one, and None is set"):
+        run(config, tmp_path / "run", 3, graph=graph)
+    assert run(replace(config, **kept_levers(graph)), tmp_path / "run", 3, graph=graph).iterations == 3
+    drawn.clear()
+    again = optimize_embodied(replace(drawing(out), resume=True))
+    outcomes = [[(r.lever, r.outcome) for r in done.result.levers] for done in (first, again)]
+    assert outcomes[0] == outcomes[1]
+    assert (False, "egl-one", "egl") not in drawn  # what was measured in either phase is not measured again
+    assert (True, "egl", "egl") not in drawn
+
+
 def test_what_was_tried_is_settled_whether_kept_or_not() -> None:
     before = configure("tiny", workers=1)
     none = Row("rendering", "egl", None, "does not apply", "nothing is drawn")
+    assert settled_by_levers(before, before, [replace(none, lever="overlap-rendering")]) == {}
     assert settled_by_levers(before, before, [none]) == {}
     tried = Row("workers", 1, 2, "dropped", "worse")
     assert settled_by_levers(before, before, [none, tried]) == {"workers": 1}

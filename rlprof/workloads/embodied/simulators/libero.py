@@ -317,7 +317,7 @@ class Libero:
 
 
 class LiberoPainter:
-    """What draws for all environments, in a process of its own with one GL context.
+    """What draws for all environments or some, in a process of its own with one GL context.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ class LiberoPainter:
     shadows : bool
         Shadows and multisampling.
     first, stride : int
-        0 and 1: there is one painter.
+        As of `Libero`; 0 and 1 if there is one painter.
 
     Raises
     ------

@@ -53,6 +53,7 @@ def start(
     *,
     workers: int = 2,
     rendering: str = EGL,
+    painters: int = 1,
     timeout_s: float = 120.0,
     start_timeout_s: float = START_TIMEOUT_S,
     python: str | None = None,
@@ -77,8 +78,11 @@ def start(
     envs, workers : int
         Environments, and processes that simulate them.
     rendering : {"egl", "egl-one", "osmesa"}
-        Who draws: every process, with a GL context for each environment; one further process for all
+        Who draws: every process, with a GL context for each environment; a further process for all
         environments, with one context; every process, on the CPU.
+    painters : int
+        How many further processes draw with `egl-one`, each with a context; environments are dealt to them
+        in turn.
     timeout_s, start_timeout_s : float
         Longest time of a call and of starting, in seconds.
     python : str, optional
@@ -91,7 +95,7 @@ def start(
     Returns
     -------
     Simulator
-        `SimulatorProcesses`, or `DrawnApart` where one process draws.
+        `SimulatorProcesses`, or `DrawnApart` where processes of their own draw.
 
     Raises
     ------
@@ -106,6 +110,11 @@ def start(
     """
     if rendering not in RENDERINGS:
         raise ConfigurationError(f"no rendering is called {rendering!r}", hint=f"use {', '.join(RENDERINGS)}")
+    if painters != 1 and not (rendering == EGL_ONE and 1 <= painters <= envs):
+        raise ConfigurationError(
+            f"{painters} painters for {envs} environments drawn by {rendering}",
+            hint=f"use {EGL_ONE}, with 1 painter to as many as there are environments",
+        )
     check(envs, chunk_steps, episode_steps, group, tasks, cameras)
     processes: dict[str, Any] = {
         "timeout_s": timeout_s,
@@ -137,7 +146,7 @@ def start(
     common["shadows"] = shadows is not False
     with ThreadPoolExecutor(1) as pool:  # both take their time to start
         painter = pool.submit(
-            SimulatorProcesses, f"{_MODULE}:LiberoPainter", envs, workers=1, **processes, **common
+            SimulatorProcesses, f"{_MODULE}:LiberoPainter", envs, workers=painters, **processes, **common
         )
         try:
             own["rendering"] = APART
@@ -154,9 +163,9 @@ def start(
 
 
 class DrawnApart:
-    """A simulator whose images another process draws: `Simulator` made of two.
+    """A simulator whose images other processes draw: `Simulator` made of two.
 
-    What there is to draw goes from the simulating processes through this one to the drawing one, by shared
+    What there is to draw goes from the simulating processes through this one to those that draw, by shared
     memory both times. Physics of some environments may run while others are drawn.
 
     Parameters
@@ -164,7 +173,7 @@ class DrawnApart:
     physics : SimulatorProcesses
         Simulates; its `views` say what there is to draw.
     painter : SimulatorProcesses
-        Draws; one process.
+        Draws; one process, or several that have a part of the environments each.
     """
 
     def __init__(self, physics: SimulatorProcesses, painter: SimulatorProcesses) -> None:
@@ -176,7 +185,7 @@ class DrawnApart:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Ids of the processes; the one that draws is the last."""
+        """Ids of the processes; those that draw are the last."""
         return (*self._physics.process_ids, *self._painter.process_ids)
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:

@@ -338,27 +338,32 @@ def test_without_gl_the_error_says_what_to_install(python: str, monkeypatch) -> 
 
 
 @pytest.mark.slow
-def test_one_process_draws_what_each_would(python: str) -> None:
+@pytest.mark.parametrize(("envs", "painters"), [(2, 1), (3, 2)])
+def test_processes_that_draw_draw_what_each_would(python: str, envs: int, painters: int) -> None:
     options: dict[str, Any] = {"cameras": 2, "image": 32, "shadows": False, "seed": 2}
+    apart: dict[str, Any] = {"rendering": "egl-one", "painters": painters, "every_action": True}
     try:
-        each = start(2, workers=2, rendering="egl", **options)
+        each = start(envs, workers=2, rendering="egl", **options)
     except RenderError as error:
         pytest.skip(str(error))
-    with each, start(2, workers=2, rendering="egl-one", every_action=True, **options) as one:
+    with each, start(envs, workers=2, **apart, **options) as one:
+        assert len(one.process_ids) == 2 + painters
         assert one.spec == each.spec
         first = each.reset(GlobalStep(0), 0)
         assert first.images is not None
-        assert first.images.shape == (2, 2, 32, 32, 3)
+        assert first.images.shape == (envs, 2, 32, 32, 3)
         assert first.images.std() > 20
         assert not np.array_equal(first.images[:, 0], first.images[:, 1])
         assert equal_bits(first, one.reset(GlobalStep(0), 0))
-        chunk = actions(0, 2)
+        chunk = actions(0, envs)
         after = each.step(chunk)
         assert not np.array_equal(after.observation.images, first.images)
         assert equal_bits(after, one.step(chunk))
         # the scene moves only where it was told to
         back = np.array([1])
         assert equal_bits(one.render(back).images[0], after.observation.images[1])
+        turned = np.arange(envs)[::-1]
+        assert equal_bits(one.render(turned).images, after.observation.images[turned])
         processes = one.process_ids
         os.kill(processes[-1], signal.SIGKILL)
         with pytest.raises(SimulatorDiedError, match=r"SIGKILL.* during paint"):

@@ -94,36 +94,47 @@ def test_sizes_and_names_that_do_not_fit() -> None:
         libero_start.start(2, tasks=11)
     with pytest.raises(ConfigurationError, match="mujoco_arm has no rendering"):
         configure("tiny", rendering="egl")
+    for rendering, painters in (("egl", 2), ("egl-one", 0), ("egl-one", 3)):
+        with pytest.raises(ConfigurationError, match=f"{painters} painters for 2 .* drawn by {rendering}"):
+            libero_start.start(2, rendering=rendering, painters=painters)
+    for rendering, number in ((None, 1), ("osmesa", 1), ("egl-one", 0), ("egl-one", 65)):
+        with pytest.raises(ConfigurationError, match=rf"{number} painters for 64 .*--rendering egl-one"):
+            configure("tiny", simulator="libero", rendering=rendering, painters=number)
+    with pytest.raises(ConfigurationError, match="1 painters"):
+        configure("tiny", painters=1)
+    assert configure("tiny", simulator="libero", rendering="egl-one", painters=64).painters == 64
     assert configure("tiny", simulator="libero", rendering="egl-one", tasks=10).tasks == 10
 
 
-def drawn_apart(dies_of: int = -1, timeout_s: float = 60.0) -> libero_start.DrawnApart:
+def drawn_apart(dies_of: int = -1, timeout_s: float = 60.0, painters: int = 1) -> libero_start.DrawnApart:
     around: dict[str, Any] = {"environment": SURROUNDINGS, "timeout_s": timeout_s}
     physics = SimulatorProcesses(f"{MODULE}:Viewed", 5, workers=2, **around)
-    drawer = SimulatorProcesses(f"{MODULE}:Drawer", 5, workers=1, **around, dies_of=dies_of)
+    drawer = SimulatorProcesses(f"{MODULE}:Drawer", 5, workers=painters, **around, dies_of=dies_of)
     return libero_start.DrawnApart(physics, drawer)
 
 
-def test_what_one_process_draws_is_what_the_others_simulate() -> None:
-    with drawn_apart() as simulator:
+@pytest.mark.parametrize("painters", [1, 2, 5])
+def test_what_some_processes_draw_is_what_the_others_simulate(painters: int) -> None:
+    with drawn_apart(painters=painters) as simulator:
         assert (simulator.spec.cameras, simulator.spec.view_dim, simulator.spec.envs) == (1, 0, 5)
         first = simulator.reset(GlobalStep(0), 0)
         assert first.images is not None
-        assert first.images.reshape(5, 3).tolist() == [[k, 0, k] for k in range(5)]
+        assert first.images.reshape(5, 3).tolist() == [[k, 0, k // painters] for k in range(5)]
         some = np.array([4, 1, 2])
         seen = simulator.step(np.zeros((3, 2, 3), np.float32), some).observation
-        assert seen.images.reshape(3, 3).tolist() == [[4, 1, 4], [1, 1, 1], [2, 1, 2]]
+        assert seen.images.reshape(3, 3).tolist() == [[k, 1, k // painters] for k in some]
         state = simulator.state_dict()
         assert state["count"].tolist() == [0, 1, 1, 0, 1]
         simulator.load_state_dict({"count": state["count"] + 1})
         assert simulator.render().images.reshape(5, 3)[:, 1].tolist() == [1, 2, 2, 1, 2]
         processes = simulator.process_ids
     assert gone(processes)
-    assert len(processes) == 3
+    assert len(processes) == 2 + painters
 
 
-def test_when_the_one_that_draws_dies_all_end() -> None:
-    simulator = drawn_apart(dies_of=1)
+@pytest.mark.parametrize("painters", [1, 2])
+def test_when_one_that_draws_dies_all_end(painters: int) -> None:
+    simulator = drawn_apart(dies_of=1, painters=painters)
     simulator.reset(GlobalStep(0), 0)
     with pytest.raises(SimulatorDiedError, match="code 3 during paint"):
         simulator.step(np.zeros((5, 2, 3), np.float32))
