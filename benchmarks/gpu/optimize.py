@@ -450,14 +450,17 @@ class Run:
         from rlprof.workloads.embodied.graph_driver import PlacedDriver
         from rlprof.workloads.embodied.record import replay_answers
         from rlprof.workloads.embodied.runner import measured_iteration
+        from rlprof.workloads.embodied.sharing import sharing
 
         here = self.here
         with self.report.step(f"{name}_{turn}") as found, shortened(here.trainer, short):
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
             share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
+            if name not in self.graphs:  # under MPS a hybrid schedule divides the GPU
+                share = sharing(config).simulator_percent
             if here.simulator.key != share:
-                here.simulator.use(share)
+                here.simulator.use(share, beside=name in self.graphs)
             here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
             if name in self.graphs:
                 driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
