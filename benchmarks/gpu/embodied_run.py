@@ -114,7 +114,7 @@ class Run:
             state.setdefault("ended", []).append(ended)
 
         halves = np.array_split(np.arange(trainer.env.spec.envs), 2)
-        groups: dict[int, Any] = {}
+        groups: dict[Any, Any] = {}
 
         def two_groups() -> None:
             """A chunk of all environments: one half is answered while the other is simulated."""

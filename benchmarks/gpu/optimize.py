@@ -244,7 +244,9 @@ class Run:
             self.steps = kept.steps
             found["steps"] = [str(s) for s in kept.steps]
             # what its first round had found, for Fig 14
-            first, *more = kept.facts.get("round_steps", [len(kept.steps)])
+            by_round = kept.facts.get("round_steps", [len(kept.steps)])
+            self.report.document["given"] = {"accepted": len(by_round), "steps": found["steps"]}
+            first, *more = by_round
             if more:
                 self.graphs["round 1"] = derive(self.here.workload.native, kept.steps[:first])
                 self.graphs["round 2"] = self.graphs["optimised"]
