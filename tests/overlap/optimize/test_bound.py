@@ -39,7 +39,7 @@ from rlprof.unavailable import Unavailable
 from tests.overlap.graphs import Node, graph_of, rollout, state
 from tests.overlap.transforms.randomly import program, step
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "gpu"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 #: Two epochs of a reset, three chunks of policy and simulator, and a reward.
 DURATIONS = {
@@ -208,11 +208,11 @@ def test_sm_time_is_that_of_what_is_called_once() -> None:
     )
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("optimize_*.json")), ids=lambda p: p.stem)
-def test_bounds_that_were_stored_can_be_read(path: Path) -> None:
-    stored = json.loads(path.read_text())["bound"]
+def test_bounds_that_were_stored_can_be_read() -> None:
+    documents = [json.loads(path.read_text()).get("bound") or {} for path in RESULTS.glob("*/optimize_*.json")]
+    stored = [one for document in documents for one in document.values()]
     assert stored
-    for document in stored.values():
+    for document in stored:
         found = Bound.from_dict(document)
         assert (found.least_s, found.binding) == (document["least_s"], document["binding"])
         assert [one.least_s for one in found.limits] == [one["least_s"] for one in document["limits"]]
