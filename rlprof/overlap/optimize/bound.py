@@ -251,7 +251,9 @@ def limit(name: str, resource: Resource, around: Chains) -> Limit:
         )
     strange = {c for work in resource.works for c in work.calls} - set(around.head_s)
     if strange:
-        raise UsageError(f"{min(strange)!r} takes {name} and is no call of the graph", hint="give native calls")
+        raise UsageError(
+            f"{min(strange)!r} takes {name} and is no call of the graph", hint="give native calls"
+        )
     jobs = [Job(0.0, max(0.0, resource.amount_s - known_s) / resource.units, 0.0)]
     for work in resource.works:
         head_s, tail_s = around.around(work.calls)

@@ -114,7 +114,7 @@ def _may_be_cut(native: CallGraph, call: Call) -> bool:
 
 
 def _needed_by_every_part(native: CallGraph, call: Call) -> frozenset[str]:
-    """Calls of which each part of a call is given something: of a list of samples a part gets its own only."""
+    """Calls of which each part of a call is given something; of a list of samples a part gets its own."""
     node = native.nodes[call.node]
     needed = frozenset(sources(call.arguments))
     if node.batch is None or not node.batch.sequences:

@@ -41,14 +41,14 @@ def one_machine(jobs: Sequence[Job]) -> Job:
     Returns
     -------
     Job
-        Of all sets the one with the largest `total_s` (of equal ones one with more work), which is the least makespan if jobs may be interrupted
-        or share the machine at rates that add up to 1.
+        Of all sets the one with the largest `total_s`, of equal ones one with more work. The total is the
+        least makespan if jobs may be interrupted or share the machine at rates that add up to 1.
 
     Notes
     -----
-    The one-machine relaxation of Carlier (1982). Jackson's preemptive schedule (of the jobs that are there, the
-    one with the longest tail) attains the largest total over all sets, and the job that ends it has the least
-    tail of such a set; of the jobs with at least that tail, those from some head on are the set.
+    The one-machine relaxation of Carlier (1982). Jackson's preemptive schedule (of the jobs that are there,
+    the one with the longest tail) attains the largest total over all sets, and the job that ends it has the
+    least tail of such a set; of the jobs with at least that tail, those from some head on are the set.
     """
     jobs = sorted((job for job in jobs if job.work_s > 0), key=lambda job: job.head_s)
     if not jobs:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.rl_programs import make
 from rlprof.errors import UsageError
-from rlprof.overlap.bindings import substitute
+from rlprof.overlap.bindings import Ref, substitute
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.dependencies import dependencies
 from rlprof.overlap.errors import OverlapError
@@ -35,6 +34,7 @@ from rlprof.overlap.optimize.bound import (
 from rlprof.overlap.optimize.chains import chains
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.windows import Window
+from rlprof.overlap.parts import as_pack
 from rlprof.unavailable import Unavailable
 from tests.overlap.graphs import Node, graph_of, rollout, state
 from tests.overlap.transforms.randomly import program, step
@@ -60,7 +60,7 @@ def test_a_bound_worked_by_hand() -> None:
     limits = {one.name: one.least_s for one in found.limits}
     # one epoch: 1 + 3 x (2 + 3) + 0.5, then advantages; epochs need nothing of each other
     assert limits[CHAIN] == pytest.approx(20.5)
-    # advantages take the second epoch's reward alone; no set of answers is harder than one that is in the chain
+    # advantages take the second epoch's reward alone; no set of answers is harder than one in the chain
     assert limits["component worker policy"] == pytest.approx(20.5)
     # simulation after a reset and an answer, before the advantages: five chunks, and the second reward
     assert limits["component worker simulator"] == pytest.approx((1 + 2) + (5 * 3 + 0.5) + 4)
@@ -146,8 +146,9 @@ def test_calls_of_which_only_a_sample_is_used_have_nothing_after_their_other_par
         assert chains(native, takes, whole_batches=True).tail_s["it/make"] == 4.0
         assert chains(native, takes, whole_batches=False).head_s["it/watch"] == 1.0
     shared = graph_of((Node("make", "a", pair=True), Node("watch", "b", ("make",), mixes=True)), ())
-    info = replace(shared.calls[1], arguments=_with_path(shared.calls[1].arguments, ("info",)))
-    only = replace(shared, calls=(shared.calls[0], info))
+    make, watch = shared.calls
+    told = as_pack(substitute(watch.arguments, lambda _: Ref(make.id, ("info",))))
+    only = replace(shared, calls=(make, replace(watch, arguments=told)))
     assert chains(shared, takes, whole_batches=False).tail_s["it/make"] == 4.0
     assert chains(only, takes, whole_batches=False).tail_s["it/make"] == 0.0  # one part tells it
 
@@ -209,7 +210,9 @@ def test_sm_time_is_that_of_what_is_called_once() -> None:
 
 
 def test_bounds_that_were_stored_can_be_read() -> None:
-    documents = [json.loads(path.read_text()).get("bound") or {} for path in RESULTS.glob("*/optimize_*.json")]
+    documents = [
+        json.loads(path.read_text()).get("bound") or {} for path in RESULTS.glob("*/optimize_*.json")
+    ]
     stored = [one for document in documents for one in document.values()]
     assert stored
     for document in stored:
@@ -279,7 +282,7 @@ def _transformed(native: CallGraph, draw: random.Random) -> Iterator[CallGraph]:
 
 
 def _makespan(graph: CallGraph, durations: dict[str, float], draw: random.Random) -> float:
-    """Time in a random order that values allow; a worker serves one call at a time, and streams do not count."""
+    """Time in a random order that values allow: a worker serves one call at a time, streams do not count."""
     before: dict[str, set[str]] = {call.id: set() for call in graph.calls}
     for d in dependencies(graph):
         if d.kind != "storage":
@@ -295,8 +298,3 @@ def _makespan(graph: CallGraph, durations: dict[str, float], draw: random.Random
         start = max([free.get(worker, 0.0), *(end[name] for name in before[call.id])])
         end[call.id] = free[worker] = start + durations[call.node] * share
     return max(end.values(), default=0.0)
-
-
-def _with_path(arguments: Any, path: tuple[str, ...]) -> Any:
-    """The same arguments, of which each reference shows something else of the output."""
-    return substitute(arguments, lambda leaf: replace(leaf, path=path))
