@@ -166,6 +166,7 @@ class Run:
         from rlprof.overlap.optimize.store import Store, key_of
 
         workload = self.here.workload
+        times: list[Any] = []
         with self.report.step("native_profile") as found:
             began = time.monotonic()
             with Solo(self.config.device, self.here.simulator) as solo:
@@ -175,6 +176,9 @@ class Run:
             found["wall_s"] = round(self.native_profile.measurement.time_s, 3)
             found["source"] = self.native_profile.source
             found.update(solo.to_dict())
+            times = call_times(workload)
+            if times:  # relative to the readings of the GPU's utilisation
+                found["first_call_s"] = round(solo.since_began(times[0].start_ns), 3)
             # the search begins with what was profiled here
             store = Store(self.measurements)
             key = key_of(workload.key, "profile", workload.native.hash)
@@ -187,7 +191,7 @@ class Run:
 
             windows = self.native_profile.windows
             durations = {w.node: w.mean_s for w in windows}
-            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources()}
+            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources(times)}
             if self.args.mps and self.config.simulator in CUDA_SIMULATORS:
                 del resources["GPU time slices"]  # clients of MPS share the GPU, not its time
             least = bound(workload.native, durations, resources)
@@ -196,9 +200,7 @@ class Run:
             self.report.document["bound"] = {k: v.to_dict() for k, v in self.least.items()}
             for name, one in self.least.items():
                 found[name] = f"{one.least_s:.2f} s ({one.binding})"
-                print(
-                    f"   {name}: " + ", ".join(f"{x.name} {x.least_s:.2f} s" for x in one.limits), flush=True
-                )
+                print(f"   {name}: " + ", ".join(str(limit) for limit in one.limits), flush=True)
             found["unknown"] = str(least.unknown)
 
     def by_hand(self) -> None:
@@ -561,6 +563,16 @@ def _steps_by_round(result: Any) -> list[int]:
     made = {derive(result.native, result.steps[:n]).hash: n for n in range(1, len(result.steps) + 1)
             if n == len(result.steps) or result.steps[n].kind != "interleave"}  # fmt: skip
     return [made[r.after.hash] for r in result.rounds if r.accepted and r.after.hash in made]
+
+
+def call_times(workload: Any) -> list[Any]:
+    """When the calls of the latest iteration by a graph ran, on the monotonic clock; empty: not recorded."""
+    from rlprof.overlap.optimize.windows import CallTime
+
+    if workload.last_run is None:
+        return []
+    _, record = workload.last_run
+    return sorted((CallTime(t.task, t.start_ns, t.end_ns) for t in record.tasks), key=lambda t: t.start_ns)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
