@@ -404,8 +404,9 @@ class Run:
     def draw_elsewhere(self) -> None:
         """The optimised order, and the native one, with images drawn in other ways (`--drawn`)."""
         for text in filter(None, self.args.drawn.split(",")):
-            rendering, _, painters = text.partition(":")
-            changes = {"rendering": rendering, "shadows": self.config.shadows is not False}
+            way, plain, _ = text.partition("+plain")  # without shadows and multisampling: other images
+            rendering, _, painters = way.partition(":")
+            changes = {"rendering": rendering, "shadows": self.config.shadows is not False and not plain}
             changes |= {"painters": int(painters)} if painters else {}
             for name in ("optimised", "native"):
                 if name in self.graphs:
@@ -640,7 +641,11 @@ def main() -> None:
     )
     add("--level-step", type=int, default=4, help="percent between levels that are probed")
     add("--levels", help="percentages, in place of a probe")
-    add("--drawn", default="", help="further ways to draw, as rendering:painters,...: graph and native order")
+    add(
+        "--drawn",
+        default="",
+        help="further ways to draw, as rendering[:painters][+plain],...: by the graph, and natively",
+    )
     add("--mps", action="store_true", help="start an MPS daemon for the run")
     add("--name", default="", help="added to the names of results")
     args = parser.parse_args()
