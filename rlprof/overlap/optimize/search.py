@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize.steps import Step, derive, step
-from rlprof.overlap.transforms.common import beside
+from rlprof.overlap.transforms.common import beside, group_key
 
 #: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
 Estimate = Callable[[str, float], "tuple[float, bool] | None"]
@@ -353,7 +353,8 @@ class _Search:
         if isinstance(graph, str):
             self._refuse(name, graph)
             return
-        reason = self._useless(graph, partner) or (self.check(graph) if self.check is not None else None)
+        moved = all(one.kind == "rewire" for one in steps)
+        reason = self._useless(graph, partner, moved=moved) or (self.check(graph) if self.check is not None else None)
         if reason is not None:
             self._refuse(name, reason)
             return
@@ -376,9 +377,15 @@ class _Search:
         if found not in self.refused:
             self.refused.append(found)
 
-    def _useless(self, graph: CallGraph, partner: str) -> str | None:
+    def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
-        if beside(graph, _few(mine), theirs) is None and beside(graph, mine, theirs) is None:
+        if moved and all(c.group for c in (*mine, *theirs)):
+            # groups are in streams of their own already: a move changes the order within one
+            pairs = [([a for a in mine if group_key(a) == key], [b for b in theirs if group_key(b) == key])
+                     for key in dict.fromkeys(map(group_key, mine))]  # fmt: skip
+        else:
+            pairs = [(list(_few(mine)), list(theirs)), (list(mine), list(theirs))]
+        if all(beside(graph, a, b) is None for a, b in pairs):
             return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
         return None
 

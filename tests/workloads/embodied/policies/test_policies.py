@@ -122,12 +122,13 @@ def test_the_phases_are_the_answer(family: str) -> None:
     policy = moved(make(size_of(family, "tiny"), spec(), seed=1))
     seen = observation(3)
     noise = policy.noise(seen, STEP, 0, 1)
-    features = policy.vision(seen)
+    sent, drawn = policy.upload(seen, noise)
+    features = policy.vision(sent)
     prefix = policy.backbone(features)
-    points = [policy.start(noise)]
+    points = [policy.start(drawn)]
     for k in range(policy.spec.denoise_steps):
-        points.append(policy.denoise_step(points[-1], prefix, features, noise, k))
-    assert equal_bits(policy.decode(tuple(points), prefix, noise), policy.act(seen, noise))
+        points.append(policy.denoise_step(points[-1], prefix, features, drawn, k))
+    assert equal_bits(policy.decode(tuple(points), prefix, drawn), policy.act(seen, noise))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -147,7 +148,7 @@ def test_without_noise_a_flow_is_eulers_method(family: str) -> None:
     policy = moved(make(size, spec(), seed=1))
     seen = observation(2)
     noise = policy.noise(seen, STEP, 0, 1)
-    features = policy.vision(seen)
+    features = policy.vision(policy.upload(seen, noise)[0])
     prefix = policy.backbone(features)
     x, n = torch.from_numpy(noise[:, 0]), size.denoise_steps
     with torch.no_grad():
@@ -168,7 +169,7 @@ def test_an_untrained_preconditioned_flow_makes_small_actions(family: str) -> No
 def test_the_state_of_pi0_does_not_look_at_the_actions() -> None:
     policy = moved(make(size_of("pi0", "tiny"), spec(), seed=1))
     seen = observation(2)
-    features = policy.vision(seen)
+    features = policy.vision(policy.upload(seen, policy.noise(seen, STEP, 0, 1))[0])
     prefix = policy.backbone(features)
     states = []
     policy.expert.register_forward_hook(lambda _m, _i, out: states.append(out[0][:, 0]))
