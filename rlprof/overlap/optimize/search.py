@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize.steps import Step, derive, step
-from rlprof.overlap.transforms.common import beside, group_key
+from rlprof.overlap.transforms.common import GroupKey, beside, group_key
 
 #: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
 Estimate = Callable[[str, float], "tuple[float, bool] | None"]
@@ -379,15 +379,25 @@ class _Search:
 
     def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
-        if moved and all(c.group for c in (*mine, *theirs)):
-            # groups are in streams of their own already: a move changes the order within one
-            pairs = [([a for a in mine if group_key(a) == key], [b for b in theirs if group_key(b) == key])
-                     for key in dict.fromkeys(map(group_key, mine))]  # fmt: skip
+        if moved:
+            # calls of another group are in another stream already: what changes is the order within one
+            pairs = _within_groups(mine, theirs)
         else:
-            pairs = [(list(_few(mine)), list(theirs)), (list(mine), list(theirs))]
-        if all(beside(graph, a, b) is None for a, b in pairs):
+            pairs = [(_few(mine), theirs), (mine, theirs)]
+        if all(beside(graph, some, others) is None for some, others in pairs):
             return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
         return None
+
+
+def _within_groups(
+    mine: tuple[Call, ...], theirs: tuple[Call, ...]
+) -> list[tuple[tuple[Call, ...], tuple[Call, ...]]]:
+    """Calls of one group of a split, and the others of it; all others, where they are not split so."""
+    groups: dict[GroupKey, tuple[list[Call], list[Call]]] = {}
+    for side, calls in enumerate((mine, theirs)):
+        for call in calls:
+            groups.setdefault(group_key(call), ([], []))[side].append(call)
+    return [(tuple(some), tuple(others) or theirs) for some, others in groups.values() if some]
 
 
 def _few(calls: tuple[Call, ...]) -> tuple[Call, ...]:

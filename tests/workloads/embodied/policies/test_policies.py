@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlprof.overlap.batches import cut
 from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep, Observation
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.base import each_row
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, Train, size_of
 from tests.workloads.embodied.made import observation, spec
 
@@ -129,6 +131,51 @@ def test_the_phases_are_the_answer(family: str) -> None:
     for k in range(policy.spec.denoise_steps):
         points.append(policy.denoise_step(points[-1], prefix, features, drawn, k))
     assert equal_bits(policy.decode(tuple(points), prefix, drawn), policy.act(seen, noise))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "exact"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_uploaded_is_seen_as_the_observation_is(family: str, preset: str) -> None:
+    policy = moved(make(replace(size_of(family, preset), image=32), spec(cameras=2), seed=1))
+    seen = observation(5, cameras=2)
+    noise = policy.noise(seen, STEP, 0, 1)
+    sent, drawn = policy.upload(seen, noise)
+    assert sent.images.dtype == torch.uint8  # a quarter of what they are as numbers
+    assert equal_bits(drawn.numpy(), noise)
+    images = torch.from_numpy(seen.images).to(policy.dtype) / 255
+    numbers = torch.from_numpy(seen.state), torch.from_numpy(seen.task), images
+
+    def plain(state, task, images):
+        with torch.no_grad():
+            return policy._features(state, task, images)
+
+    whole = plain(*numbers) if preset == "tiny" else each_row(plain, *numbers)
+    assert equal_bits(tuple(policy.vision(sent)), tuple(whole))
+    rows = (1, 3)
+    part, some = policy.upload(Observation(*(x[list(rows)] for x in seen)), noise[list(rows)])
+    assert equal_bits((tuple(part), some), cut((tuple(sent), drawn), rows, 0, 5))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_numbers_that_come_to_the_host_at_once_are_those_that_come_one_by_one(
+    family: str, dtype: str
+) -> None:
+    policy = moved(make(replace(size_of(family, "tiny"), dtype=dtype), spec(), seed=1))
+    seen = observation(3)
+    sent, noise = policy.upload(seen, policy.noise(seen, STEP, 0, 1))
+    features = policy.vision(sent)
+    prefix = policy.backbone(features)
+    points = [policy.start(noise)]
+    for k in range(policy.spec.denoise_steps):
+        points.append(policy.denoise_step(points[-1], prefix, features, noise, k))
+    answer = policy.decode(tuple(points), prefix, noise)
+    with torch.no_grad():
+        chain, log_prob = policy._finish(tuple(points), prefix, noise)
+        actions = chain[:, -1, : policy.spec.chunk_steps].clamp(-1, 1)
+        wanted = [x.float().numpy() for x in (actions, log_prob, policy._value(prefix), chain)]
+    assert equal_bits(tuple(answer[:-1]), tuple(wanted))
+    assert all(x.flags.c_contiguous and x.flags.writeable for x in answer[:-1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
