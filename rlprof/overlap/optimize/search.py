@@ -354,7 +354,9 @@ class _Search:
             self._refuse(name, graph)
             return
         moved = all(one.kind == "rewire" for one in steps)
-        reason = self._useless(graph, partner, moved=moved) or (self.check(graph) if self.check is not None else None)
+        reason = self._useless(graph, partner, moved=moved) or (
+            self.check(graph) if self.check is not None else None
+        )
         if reason is not None:
             self._refuse(name, reason)
             return
@@ -379,11 +381,8 @@ class _Search:
 
     def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
-        if moved:
-            # calls of another group are in another stream already: what changes is the order within one
-            pairs = _within_groups(mine, theirs)
-        else:
-            pairs = [(_few(mine), theirs), (mine, theirs)]
+        # calls of another group are in another stream already: what a move changes is the order within one
+        pairs = _within_groups(mine, theirs) if moved else [(_few(mine), theirs), (mine, theirs)]
         if all(beside(graph, some, others) is None for some, others in pairs):
             return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
         return None

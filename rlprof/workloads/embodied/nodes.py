@@ -11,8 +11,8 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
-#: Component workers. The host's is what an answer needs before the device has work: its noise, and the copy of
-#: what was observed. So answers need not wait for those of another group.
+#: Component workers. The host makes what an answer needs before the device has work for it: its noise, and
+#: copies of what was observed. Of one group it does so beside the answers of another.
 ENV, ROLLOUT, ACTOR, HOST = "env", "rollout", "actor", "host"
 
 
@@ -157,9 +157,7 @@ def _wrap_predict(
     copied = rows("observation", "noise")
     n["upload"] = wrap(policy, "upload", predict, component=HOST, stateless=True, batch=copied)
     sent = rows("seen", "noise")
-    n["answer"] = answer = wrap(
-        rollout, "answer", predict, component=ROLLOUT, stateless=True, batch=sent
-    )
+    n["answer"] = answer = wrap(rollout, "answer", predict, component=ROLLOUT, stateless=True, batch=sent)
 
     def phase(name: str, parent: ExecutionNode, *parameters: str, weights: bool = True) -> None:
         n[name] = wrap(

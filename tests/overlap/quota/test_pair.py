@@ -203,7 +203,7 @@ def test_a_run_that_cannot_be_judged_is_refused() -> None:
 
 
 def test_who_hands_on_what_others_made_is_looked_through() -> None:
-    """Observations are copied by a worker of their own: the policy waits for that one, and so for the world."""
+    """Observations are copied by a worker of their own: who waits for it waits for the simulator."""
     plain = interleaved(3, policy_s=2.0, simulator_s=1.0)
     tasks, edges = list(plain.tasks), []
     for edge in plain.edges:

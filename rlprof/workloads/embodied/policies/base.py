@@ -121,7 +121,7 @@ def each_row(function: Callable[..., Any], *values: Any) -> Any:
 def _on_host(*values: Tensor) -> list[Floats]:
     """Copy numbers to the host as float32, all at once: each copy waits for the device."""
     flat = torch.cat([value.float().flatten() for value in values]).cpu()
-    parts = flat.split([value.numel() for value in values])
+    parts = torch.split(flat, [value.numel() for value in values])
     return [part.view(value.shape).numpy() for part, value in zip(parts, values, strict=True)]
 
 
