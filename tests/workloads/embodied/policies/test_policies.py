@@ -156,6 +156,26 @@ def test_what_is_uploaded_is_seen_as_the_observation_is(family: str, preset: str
     assert equal_bits((tuple(part), some), cut((tuple(sent), drawn), rows, 0, 5))
 
 
+@pytest.mark.gpu
+def test_copies_that_wait_in_a_stream_are_of_what_was_seen() -> None:
+    """Memory from which a copy is still to be made is not given to the next one."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    policy = make(replace(size_of("pi0", "tiny"), image=32), spec(cameras=2), seed=1, device="cuda:0")
+    seen = [observation(16, cameras=2, seed=k) for k in range(30)]
+    noise = [policy.noise(one, GlobalStep(k), 0, 0) for k, one in enumerate(seen)]
+    busy = torch.rand(4096, 4096, device="cuda:0")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            busy @ busy
+        sent = [policy.upload(*one) for one in zip(seen, noise, strict=True)]
+        torch.cuda.current_stream().synchronize()
+    for (copy, drawn), one, native in zip(sent, seen, noise, strict=True):
+        assert np.array_equal(copy.images.cpu().numpy(), one.images)
+        assert np.array_equal(copy.state.cpu().numpy(), one.state)
+        assert np.array_equal(drawn.cpu().numpy(), native)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_numbers_that_come_to_the_host_at_once_are_those_that_come_one_by_one(
