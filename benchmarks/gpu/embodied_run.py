@@ -6,7 +6,6 @@ import argparse
 import functools
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ class Run:
         # by their MPS share; None: all SMs
         self.simulators: dict[int | None, Any] = {}
         self.rollouts: dict[int | None, Any] = {}
+        self.drivers: dict[str, Any] = {}
         self.rebuilt = 0
 
     def all(self) -> None:
@@ -65,17 +65,19 @@ class Run:
             self.summary()
             if self.activity is not None:
                 self.activity.close()
-            for part in (*self.simulators.values(), *self.rollouts.values()):
+            for part in (*self.drivers.values(), *self.simulators.values(), *self.rollouts.values()):
                 part.close()
             self.report.write()
 
     # Table 1: alone, serial, overlapped
 
     def solo(self) -> None:
+        from rlprof.taskgraph import Threads
         from rlprof.workloads.embodied.contracts import GlobalStep
 
         trainer, gpu, step, times = self.trainer, self.gpu, GlobalStep(10_000), self.args.times
         state: dict[str, Any] = {}
+        threads = Threads()  # kept, as those of a graph's workers are
 
         def reset() -> None:
             state["seen"] = trainer.env.bootstrap_step(step, 0)
@@ -105,17 +107,14 @@ class Run:
                     failed.append(error)
                 ended[getattr(call, "__name__", "part")] = time.perf_counter() - began
 
-            threads = [threading.Thread(target=work, args=(c,)) for c in calls]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
+            for join in [threads.start(str(k), functools.partial(work, c)) for k, c in enumerate(calls)]:
+                join()
             if failed:
                 raise failed[0]
             state.setdefault("ended", []).append(ended)
 
         halves = np.array_split(np.arange(trainer.env.spec.envs), 2)
-        groups: dict[int, Any] = {}
+        groups: dict[Any, Any] = {}
 
         def two_groups() -> None:
             """A chunk of all environments: one half is answered while the other is simulated."""
@@ -166,6 +165,7 @@ class Run:
             found.update({f"{k}_s": v for k, v in of.items()})
             found["speedup"] = of["serial"] / of["overlapped"]
             found["speedup_two_groups"] = of["serial"] / of["two_groups"]
+        threads.close()
 
     # iterations
 
@@ -192,7 +192,7 @@ class Run:
     def _iteration(self, spec: str, turn: int, *, several: int = 1, short: bool = False) -> Any:
         """Run iterations of a schedule with switches: ``colocated-pipe+graph+prefetch``."""
         from rlprof.workloads.embodied.contracts import GlobalStep
-        from rlprof.workloads.embodied.drivers import make_driver
+        from rlprof.workloads.embodied.drivers import GraphDriver, make_driver
         from rlprof.workloads.embodied.record import replay_answers, watch
         from rlprof.workloads.embodied.runner import measured_iteration
 
@@ -202,7 +202,7 @@ class Run:
             config = replace(self.config, schedule=schedule, env_prefetch="prefetch" in switches)
             self._take_parts(config)
             self._set_graph(config.cuda_graph or "graph" in switches)
-            driver = make_driver(self.trainer, config, self.index)
+            driver = self.drivers.pop(spec, None) or make_driver(self.trainer, config, self.index)
             try:
                 seen = watch(self.trainer)
                 for k in range(several):
@@ -220,7 +220,10 @@ class Run:
                 self._recover()
                 raise
             finally:
-                driver.close()
+                if isinstance(driver, GraphDriver) and not short:
+                    self.drivers[spec] = driver  # its workers keep their threads
+                else:
+                    driver.close()
                 if config.stage_schedule.offload:  # the next schedule finds the weights on the device
                     self.trainer.rollout.reload(config.rollout_device or config.device)
                     self.trainer.actor.reload(config.device)

@@ -166,6 +166,7 @@ class Run:
         from rlprof.overlap.optimize.store import Store, key_of
 
         workload = self.here.workload
+        times: list[Any] = []
         with self.report.step("native_profile") as found:
             began = time.monotonic()
             with Solo(self.config.device, self.here.simulator) as solo:
@@ -175,6 +176,9 @@ class Run:
             found["wall_s"] = round(self.native_profile.measurement.time_s, 3)
             found["source"] = self.native_profile.source
             found.update(solo.to_dict())
+            times = call_times(workload)
+            if times:  # relative to the readings of the GPU's utilisation
+                found["first_call_s"] = round(solo.since_began(times[0].start_ns), 3)
             # the search begins with what was profiled here
             store = Store(self.measurements)
             key = key_of(workload.key, "profile", workload.native.hash)
@@ -187,7 +191,7 @@ class Run:
 
             windows = self.native_profile.windows
             durations = {w.node: w.mean_s for w in windows}
-            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources()}
+            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources(times)}
             if self.args.mps and self.config.simulator in CUDA_SIMULATORS:
                 del resources["GPU time slices"]  # clients of MPS share the GPU, not its time
             least = bound(workload.native, durations, resources)
@@ -196,9 +200,7 @@ class Run:
             self.report.document["bound"] = {k: v.to_dict() for k, v in self.least.items()}
             for name, one in self.least.items():
                 found[name] = f"{one.least_s:.2f} s ({one.binding})"
-                print(
-                    f"   {name}: " + ", ".join(f"{x.name} {x.least_s:.2f} s" for x in one.limits), flush=True
-                )
+                print(f"   {name}: " + ", ".join(str(limit) for limit in one.limits), flush=True)
             found["unknown"] = str(least.unknown)
 
     def by_hand(self) -> None:
@@ -244,7 +246,9 @@ class Run:
             self.steps = kept.steps
             found["steps"] = [str(s) for s in kept.steps]
             # what its first round had found, for Fig 14
-            first, *more = kept.facts.get("round_steps", [len(kept.steps)])
+            by_round = kept.facts.get("round_steps", [len(kept.steps)])
+            self.report.document["given"] = {"accepted": len(by_round), "steps": found["steps"]}
+            first, *more = by_round
             if more:
                 self.graphs["round 1"] = derive(self.here.workload.native, kept.steps[:first])
                 self.graphs["round 2"] = self.graphs["optimised"]
@@ -450,14 +454,17 @@ class Run:
         from rlprof.workloads.embodied.graph_driver import PlacedDriver
         from rlprof.workloads.embodied.record import replay_answers
         from rlprof.workloads.embodied.runner import measured_iteration
+        from rlprof.workloads.embodied.sharing import sharing
 
         here = self.here
         with self.report.step(f"{name}_{turn}") as found, shortened(here.trainer, short):
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
             share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
+            if name not in self.graphs:  # under MPS a hybrid schedule divides the GPU
+                share = sharing(config).simulator_percent
             if here.simulator.key != share:
-                here.simulator.use(share)
+                here.simulator.use(share, beside=name in self.graphs)
             here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
             if name in self.graphs:
                 driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
@@ -556,6 +563,16 @@ def _steps_by_round(result: Any) -> list[int]:
     made = {derive(result.native, result.steps[:n]).hash: n for n in range(1, len(result.steps) + 1)
             if n == len(result.steps) or result.steps[n].kind != "interleave"}  # fmt: skip
     return [made[r.after.hash] for r in result.rounds if r.accepted and r.after.hash in made]
+
+
+def call_times(workload: Any) -> list[Any]:
+    """When the calls of the latest iteration by a graph ran, on the monotonic clock; empty: not recorded."""
+    from rlprof.overlap.optimize.windows import CallTime
+
+    if workload.last_run is None:
+        return []
+    _, record = workload.last_run
+    return sorted((CallTime(t.task, t.start_ns, t.end_ns) for t in record.tasks), key=lambda t: t.start_ns)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

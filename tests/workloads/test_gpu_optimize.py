@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.optimize import Run, _steps_by_round
-from benchmarks.gpu.solo import Solo
+from benchmarks.gpu.optimize import Run, _steps_by_round, call_times
+from benchmarks.gpu.solo import LONGEST_PERIOD_S, Reading, Solo, period_s, works
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
-from rlprof.overlap.optimize.bound import Resource
+from rlprof.overlap.optimize.bound import Limit, Resource, bound
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive
+from rlprof.overlap.optimize.windows import CallTime
 from rlprof.unavailable import Unavailable
+from tests.overlap.graphs import Node, graph_of
 
 
 def run(walls: dict[str, list[float]], *graphs: str) -> Any:
@@ -27,7 +29,7 @@ def run(walls: dict[str, list[float]], *graphs: str) -> Any:
     rows = [{"variant": n, "warm_up": False, "wall_s": s} for n, of in walls.items() for s in of]
     made.report = SimpleNamespace(document={"iterations": rows})  # type: ignore[assignment]
     made.args = SimpleNamespace(variants="native,hybrid,by hand,optimised")  # type: ignore[assignment]
-    made.graphs = {"native": None}
+    made.graphs, made.drawn = {"native": None}, {}
     for graph in graphs:
         name, _, kind = graph.partition("=")
         made.graphs[name] = SimpleNamespace(hash=kind)
@@ -83,3 +85,56 @@ def test_cores_are_those_of_this_process_and_the_simulators() -> None:
     expected = solo.own_core_s + solo.simulator_core_s
     assert found["cores"] == Resource(expected, len(os.sched_getaffinity(0)))
     assert found["GPU time slices"] == Unavailable("there is no GPU")
+
+
+def readings(*busy: float, every_s: float = 0.1) -> list[Reading]:
+    return [Reading(round((i + 1) * every_s, 6), one) for i, one in enumerate(busy)]
+
+
+def test_a_utilisation_is_renewed_once_in_a_period() -> None:
+    # renewed at 0.15, 0.35 and 0.55 s, and read every 0.1 s
+    assert period_s(readings(0.1, 0.5, 0.5, 0.7, 0.7, 0.2)) == pytest.approx(0.3)
+    assert period_s(readings(1.0, 1.0, 1.0, 0.5, 0.5)) == LONGEST_PERIOD_S  # one change tells nothing
+    assert period_s(readings(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0)) == LONGEST_PERIOD_S
+    assert period_s([]) == LONGEST_PERIOD_S
+
+
+def test_busy_time_counts_as_that_of_all_calls_that_a_reading_may_be_of() -> None:
+    names = [f"answer{i}" for i in range(4)]
+    body = [Node("load", "env", mixes=True), *(Node(name, name, ("load",), mixes=True) for name in names)]
+    native = graph_of([*body, Node("train", "actor", ("+".join(names),), mixes=True)], ())
+    takes = {"it/load": 1.0, "it/train": 1.0} | {f"it/{name}": 0.5 for name in names}
+    times, start_ns = [], 0
+    for call in native.calls:
+        end_ns = start_ns + round(takes[call.node] * 1e9)
+        times.append(CallTime(call.id, start_ns, end_ns))
+        start_ns = end_ns
+    # nothing executes during the load, half of the time while it answers; a reading tells of the 0.1 s before
+    busy = [0.0] * 10 + [0.49, 0.51] * 10 + [0.8, 0.9] * 5 + [0.0]
+    seen = readings(*busy)
+    assert period_s(seen) == pytest.approx(0.2)
+    found = works(seen, times, 4.1)
+    assert sum(work.amount_s for work in found) == pytest.approx(sum(busy) * 0.1)
+    assert [work.calls for work in found[:2]] == [("it/load",)] * 2
+    assert found[11].calls == ("it/load", "it/answer0")  # at 1.2 s: of what ran since 0.8 s
+    assert found[15].calls == ("it/answer0", "it/answer1")
+    assert found[-1].calls == ("it/train",)
+    solo = Solo("cuda", SimpleNamespace())
+    solo.readings, solo.wall_s = seen, 4.1
+    resources = solo.resources(times)
+    assert resources["GPU time slices"].works == found
+    assert solo.resources()["GPU time slices"] == Resource(resources["GPU time slices"].amount_s)
+    limits = {one.name: one for one in bound(native, takes, resources).limits}
+    least = limits["GPU time slices"]
+    # after the load, without the first readings of answers that may be of it, and before training
+    assert (least.head_s, least.tail_s) == (1.0, 1.0)
+    assert 0.5 * (2.0 - 0.5) <= least.work_s <= 0.5 * 2.0
+    plain = Limit("GPU time slices", resources["GPU time slices"].amount_s)
+    assert plain.least_s < least.least_s <= 4.0  # the native order
+
+
+def test_times_of_calls_are_those_of_the_latest_iteration_by_a_graph() -> None:
+    tasks = (SimpleNamespace(task="b", start_ns=5, end_ns=9), SimpleNamespace(task="a", start_ns=1, end_ns=4))
+    ran = SimpleNamespace(last_run=(None, SimpleNamespace(tasks=tasks)))
+    assert call_times(ran) == [CallTime("a", 1, 4), CallTime("b", 5, 9)]
+    assert call_times(SimpleNamespace(last_run=None)) == []

@@ -275,7 +275,8 @@ def outcome(document: Document) -> dict[str, Any]:
     -------
     dict
         ``rounds`` and ``accepted`` (how many), ``steps``, ``ended`` (why); ``quota`` ("simulator 90 %";
-        empty: all SMs are kept) and ``quota_reason``. Null where nothing was searched.
+        empty: all SMs are kept) and ``quota_reason``. Null where nothing was searched; of a graph that
+        another run had found ``accepted`` and ``steps`` are told.
     """
     found, quotas = document.get("optimisation"), document.get("quotas")
     row: dict[str, Any] = dict.fromkeys(("rounds", "accepted", "steps", "ended", "quota", "quota_reason"))
@@ -287,6 +288,8 @@ def outcome(document: Document) -> dict[str, Any]:
             "steps": "; ".join(found.get("steps", ())),
             "ended": found.get("ended"),
         }
+    elif isinstance(given := document.get("given"), Mapping):  # a graph that another run had found
+        row |= {"accepted": given["accepted"], "steps": "; ".join(given["steps"])}
     if isinstance(quotas, Mapping):
         chosen = quotas.get("quotas") or {}
         row |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -190,6 +191,8 @@ class GraphFileDriver(LoopDriver):
                 watch=lambda: Answers(self.trainer, graph),
                 stream_priorities=streams,
             )
+            del recorder
+            gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         by_graph = self._done > RECORDED
         further: dict[str, Any] = {**found.further, "graph": by_graph}
         return found._replace(

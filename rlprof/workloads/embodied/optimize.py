@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import platform
@@ -176,6 +177,7 @@ def embodied(
         recording = wrapped.program.record(
             wrapped.nodes["iteration"], runs=2, run=lambda: [train() for _ in range(2)]
         )
+        gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         source = _activity(config, out, activity, trainer, further)
         stack.callback(source.close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.policies.base import Kept
 from rlprof.workloads.embodied.quota_file import QuotaFile
 from rlprof.workloads.embodied.runner import run
 from tests.conftest import ROOT
@@ -41,6 +43,12 @@ def small(**values: object) -> Config:
     """Two epochs of two chunks, four environments, one optimiser step in each pass."""
     sizes = {"envs": 4, "chunks": 2, "episode_steps": 10, "global_batch": 16, "micro_batch": 8}
     return configure("exact", **{**sizes, "update_epochs": 1, **values})
+
+
+def test_a_recording_keeps_no_memory_of_the_device_of_its_iterations(tmp_path: Path) -> None:
+    config = small(policy="pi0", train="expert", keep_prefix=True)
+    with embodied(config, tmp_path, spares=1, activity="off"):
+        assert not [o for o in gc.get_objects() if type(o) is Kept]
 
 
 def held(trainer) -> dict[str, object]:
