@@ -67,14 +67,16 @@ def selftest(args: argparse.Namespace) -> None:
             found["act"] = gpu.timed(functools.partial(policy.act, observation, noise), 4)
             answered[batch] = (observation, noise)
             found["finite"] = bool(np.isfinite(policy.act(observation, noise).log_prob).all())
-            features = policy.vision(observation)
+            sent, drawn = policy.upload(observation, noise)
+            features = policy.vision(sent)
             prefix = policy.backbone(features)
-            point = policy.start(noise)
+            point = policy.start(drawn)
             found["noise_s"] = gpu.timed(lambda: policy.noise(observation, GlobalStep(0), 0, 0))["median_s"]  # noqa: B023
-            found["vision"] = gpu.timed(functools.partial(policy.vision, observation))
+            found["upload"] = gpu.timed(functools.partial(policy.upload, observation, noise))
+            found["vision"] = gpu.timed(functools.partial(policy.vision, sent))
             found["backbone"] = gpu.timed(functools.partial(policy.backbone, features))
             if policy.spec.denoise_steps:
-                one = functools.partial(policy.denoise_step, point, prefix, features, noise, 0)
+                one = functools.partial(policy.denoise_step, point, prefix, features, drawn, 0)
                 found["denoise_step"] = gpu.timed(one, 5)
             found.update(gpu.memory())
     observation, micro = seen(config.micro_batch), config.micro_batch

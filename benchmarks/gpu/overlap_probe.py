@@ -102,16 +102,19 @@ class Policy:
         began = time.perf_counter()
         mark("")
         noise = policy.noise(seen, GlobalStep(0), 0, 0)
-        features = policy.vision(seen)
+        mark("noise")
+        sent, drawn = policy.upload(seen, noise)
+        mark("upload")
+        features = policy.vision(sent)
         mark("vision")
         prefix = policy.backbone(features)
         mark("backbone")
-        points = [policy.start(noise)]
+        points = [policy.start(drawn)]
         mark("start")
         for index in range(policy.spec.denoise_steps):
-            points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
+            points.append(policy.denoise_step(points[-1], prefix, features, drawn, index))
             mark("denoise_step")
-        answer = policy.decode(tuple(points), prefix, noise)
+        answer = policy.decode(tuple(points), prefix, drawn)
         mark("decode")
         self.gpu.wait()
         self.taken.append(time.perf_counter() - began)

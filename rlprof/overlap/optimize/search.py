@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize.steps import Step, derive, step
-from rlprof.overlap.transforms.common import beside
+from rlprof.overlap.transforms.common import GroupKey, beside, group_key
 
 #: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
 Estimate = Callable[[str, float], "tuple[float, bool] | None"]
@@ -353,7 +353,10 @@ class _Search:
         if isinstance(graph, str):
             self._refuse(name, graph)
             return
-        reason = self._useless(graph, partner) or (self.check(graph) if self.check is not None else None)
+        moved = all(one.kind == "rewire" for one in steps)
+        reason = self._useless(graph, partner, moved=moved) or (
+            self.check(graph) if self.check is not None else None
+        )
         if reason is not None:
             self._refuse(name, reason)
             return
@@ -376,11 +379,24 @@ class _Search:
         if found not in self.refused:
             self.refused.append(found)
 
-    def _useless(self, graph: CallGraph, partner: str) -> str | None:
+    def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
-        if beside(graph, _few(mine), theirs) is None and beside(graph, mine, theirs) is None:
+        # calls of another group are in another stream already: what a move changes is the order within one
+        pairs = _within_groups(mine, theirs) if moved else [(_few(mine), theirs), (mine, theirs)]
+        if all(beside(graph, some, others) is None for some, others in pairs):
             return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
         return None
+
+
+def _within_groups(
+    mine: tuple[Call, ...], theirs: tuple[Call, ...]
+) -> list[tuple[tuple[Call, ...], tuple[Call, ...]]]:
+    """Calls of one group of a split, and the others of it; all others, where they are not split so."""
+    groups: dict[GroupKey, tuple[list[Call], list[Call]]] = {}
+    for side, calls in enumerate((mine, theirs)):
+        for call in calls:
+            groups.setdefault(group_key(call), ([], []))[side].append(call)
+    return [(tuple(some), tuple(others) or theirs) for some, others in groups.values() if some]
 
 
 def _few(calls: tuple[Call, ...]) -> tuple[Call, ...]:

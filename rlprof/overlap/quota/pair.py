@@ -8,7 +8,7 @@ the other one, ready at C0: its *slack* is C0 - F0, and only it is given a lower
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -125,7 +125,9 @@ class EligiblePair:
 
 
 def find_pair(
-    graph: TaskGraph, record: RunRecord | Sequence[RunRecord], processes: Mapping[str, WorkerProcess]
+    graph: TaskGraph,
+    record: RunRecord | Sequence[RunRecord],
+    processes: Mapping[str, WorkerProcess | None],
 ) -> EligiblePair | Unavailable:
     """Find the pair of overlapping branches that has most slack.
 
@@ -135,8 +137,9 @@ def find_pair(
         What ran.
     record : RunRecord or sequence of RunRecord
         One or more complete runs of it under q0.
-    processes : mapping of str to WorkerProcess
-        By worker, as the tasks name it, else as the record does.
+    processes : mapping of str to WorkerProcess or None
+        By worker, as the tasks name it, else as the record does. None: what it does is short, and hands on
+        what others made; who waits for it counts as waiting for what it waited for.
 
     Returns
     -------
@@ -180,15 +183,18 @@ def _pair(
     b: str,
     meetings: Sequence[Meeting],
     runs: int,
-    processes: Mapping[str, WorkerProcess],
+    processes: Mapping[str, WorkerProcess | None],
 ) -> EligiblePair | Unavailable:
     """Judge all meetings of two workers, given with `a` as the earlier one."""
     what = f"{a} and {b} at {join}"
+    gpus = []
     for worker in (a, b):
-        if not processes[worker].client:
-            reason = processes[worker].reason or "a quota cannot be set for it"
+        where = processes[worker]
+        assert where is not None  # of one that only hands on there are no meetings
+        if not where.client:
+            reason = where.reason or "a quota cannot be set for it"
             return Unavailable(f"{what}: {worker} is no client ({reason})")
-    gpus = processes[a].gpu, processes[b].gpu
+        gpus.append(where.gpu)
     if None in gpus or gpus[0] != gpus[1]:
         return Unavailable(f"{what}: they do not work on one GPU")
     slack_s = statistics.median(m.later_ready_s - m.earlier_ready_s for m in meetings)
@@ -218,7 +224,9 @@ def _line(pair: EligiblePair) -> str:
 class _Run:
     """Times of a run by position of the task, and what each task waited for."""
 
-    def __init__(self, graph: TaskGraph, record: RunRecord, processes: Mapping[str, WorkerProcess]) -> None:
+    def __init__(
+        self, graph: TaskGraph, record: RunRecord, processes: Mapping[str, WorkerProcess | None]
+    ) -> None:
         if record.graph_hash != graph.hash:
             raise UsageError("the record is of another graph", hint="give the graph that ran")
         runs = {run.task: run for run in record.tasks if not run.failed}
@@ -268,6 +276,17 @@ class _Run:
             found[i] = bits
         return found
 
+    def past(self, tasks: Sequence[int], workers: Collection[str]) -> list[int]:
+        """Tasks, and in place of those of some workers what they waited for."""
+        found: dict[int, None] = {}
+        waiting = list(tasks)
+        while waiting:
+            i = waiting.pop()
+            if i not in found:
+                found[i] = None
+                waiting += sorted(self.before[i]) if self.workers[i] in workers else ()
+        return sorted(i for i in found if self.workers[i] not in workers)
+
     def joins(self) -> Iterator[tuple[str, str, list[int]]]:
         """Id, name and predecessors of every task that waits for more than one, and of the end."""
         for i, task in enumerate(self.graph.tasks):
@@ -278,13 +297,13 @@ class _Run:
 
 
 def _meetings(
-    graph: TaskGraph, record: RunRecord, processes: Mapping[str, WorkerProcess]
+    graph: TaskGraph, record: RunRecord, processes: Mapping[str, WorkerProcess | None]
 ) -> Iterator[tuple[tuple[str, str, str], Meeting]]:
     """All meetings of overlapping branches in distinct processes, with (join, worker, worker), sorted."""
     run = _Run(graph, record, processes)
     for join, name, heads in run.joins():
         latest: dict[Hashable, int] = {}  # what the join waited for last, by process
-        for i in heads:
+        for i in run.past(heads, {name for name, where in processes.items() if where is None}):
             where = processes.get(run.workers[i])
             if where is None:
                 continue  # a task that only takes part in the order
@@ -297,7 +316,9 @@ def _meetings(
                 yield (name, run.workers[i], run.workers[j]), meeting
 
 
-def _meeting(run: _Run, join: str, i: int, j: int, processes: Mapping[str, WorkerProcess]) -> Meeting | None:
+def _meeting(
+    run: _Run, join: str, i: int, j: int, processes: Mapping[str, WorkerProcess | None]
+) -> Meeting | None:
     """How the branches that end with tasks `i` and `j` met; None if they did not work at the same time."""
     a, b = run.ancestors[i], run.ancestors[j]
     mine, theirs = _own(run, a & ~b, i, processes), _own(run, b & ~a, j, processes)
@@ -313,15 +334,15 @@ def _meeting(run: _Run, join: str, i: int, j: int, processes: Mapping[str, Worke
 
 
 def _own(
-    run: _Run, bits: int, last: int, processes: Mapping[str, WorkerProcess]
+    run: _Run, bits: int, last: int, processes: Mapping[str, WorkerProcess | None]
 ) -> list[tuple[float, float]]:
     """Spans of the tasks of a branch that ran in the process of its last one."""
-    process, found = processes[run.workers[last]].process, []
+    own, found = processes[run.workers[last]], []
     while bits:
         i = (bits & -bits).bit_length() - 1
         bits &= bits - 1
         where = processes.get(run.workers[i])
-        if where is not None and where.process == process:
+        if where is not None and own is not None and where.process == own.process:
             found.append(run.spans_s[i])
     return found
 

@@ -150,9 +150,9 @@ class PolicySpec:
 class Policy(Protocol):
     """A vision-language-action policy with a value head.
 
-    The phases of an answer are methods of their own; what passes between them (features, prefix, points of
-    the chain) is tensors with samples along the first axis, or nested tuples of such tensors. `act` is all of
-    them one after another.
+    The phases of an answer are methods of their own; what passes between them (what was uploaded, features,
+    prefix, points of the chain) is tensors with samples along the first axis, or nested tuples of such
+    tensors. `act` is all of them one after another.
     """
 
     spec: PolicySpec
@@ -163,7 +163,11 @@ class Policy(Protocol):
         """Draw what an answer needs, keyed by sample, shape (batch, draws, horizon, action_dim)."""
         ...
 
-    def vision(self, observation: Observation) -> Any:
+    def upload(self, observation: Observation, noise: Floats) -> tuple[Any, Any]:
+        """Copy what an answer needs to the device: state, images (uint8) and task; the noise."""
+        ...
+
+    def vision(self, seen: Any) -> Any:
         """Features of images, and state and task as the policy reads them."""
         ...
 
@@ -171,15 +175,15 @@ class Policy(Protocol):
         """Prefix: keys and values that the head attends to, and what the value head reads."""
         ...
 
-    def start(self, noise: Floats) -> Any:
+    def start(self, noise: Any) -> Any:
         """First point of the chain."""
         ...
 
-    def denoise_step(self, point: Any, prefix: Any, features: Any, noise: Floats, index: int) -> Any:
+    def denoise_step(self, point: Any, prefix: Any, features: Any, noise: Any, index: int) -> Any:
         """Next point of the chain."""
         ...
 
-    def decode(self, points: tuple[Any, ...], prefix: Any, noise: Floats) -> PolicyOutput:
+    def decode(self, points: tuple[Any, ...], prefix: Any, noise: Any) -> PolicyOutput:
         """Actions, log-probability and value of a finished chain."""
         ...
 

@@ -11,8 +11,9 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
-#: Component workers.
-ENV, ROLLOUT, ACTOR = "env", "rollout", "actor"
+#: Component workers. The host makes what an answer needs before the device has work for it: its noise, and
+#: copies of what was observed. Of one group it does so beside the answers of another.
+ENV, ROLLOUT, ACTOR, HOST = "env", "rollout", "actor", "host"
 
 
 @dataclass
@@ -152,6 +153,12 @@ def _wrap_predict(
         rollout, "predict", chunk, component=ROLLOUT, stateless=True, batch=by_sample
     )
 
+    n["noise"] = wrap(policy, "noise", predict, component=HOST, stateless=True, batch=by_sample)
+    copied = rows("observation", "noise")
+    n["upload"] = wrap(policy, "upload", predict, component=HOST, stateless=True, batch=copied)
+    sent = rows("seen", "noise")
+    n["answer"] = answer = wrap(rollout, "answer", predict, component=ROLLOUT, stateless=True, batch=sent)
+
     def phase(name: str, parent: ExecutionNode, *parameters: str, weights: bool = True) -> None:
         n[name] = wrap(
             policy,
@@ -163,20 +170,18 @@ def _wrap_predict(
             batch=rows(*parameters),
         )
 
-    n["noise"] = wrap(policy, "noise", predict, component=ROLLOUT, stateless=True, batch=by_sample)
     if rollout.whole:
-        batch = rows("observation", "noise")
-        n["infer"] = wrap(rollout, "infer", predict, reads(w), component=ROLLOUT, batch=batch)
-        phase("decode", predict, "points", "prefix", "noise")
+        n["infer"] = wrap(rollout, "infer", answer, reads(w), component=ROLLOUT, batch=sent)
+        phase("decode", answer, "points", "prefix", "noise")
         return
-    phase("vision", predict, "observation")
-    phase("backbone", predict, "features")
-    phase("start", predict, "noise", weights=False)
+    phase("vision", answer, "seen")
+    phase("backbone", answer, "features")
+    phase("start", answer, "noise", weights=False)
     if policy.spec.denoise_steps:
-        n["denoise"] = denoise = LoopNode(policy.spec.denoise_steps, predict, name="denoise")
+        n["denoise"] = denoise = LoopNode(policy.spec.denoise_steps, answer, name="denoise")
         rollout.denoise = denoise
         phase("denoise_step", denoise, "point", "prefix", "features", "noise")
-    phase("decode", predict, "points", "prefix", "noise")
+    phase("decode", answer, "points", "prefix", "noise")
 
 
 def _unmark(trainer: Trainer) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.overlap.optimize.levers import Lever, Value
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.levers import Exchanged, Rendering, Wanted
-from rlprof.workloads.embodied.nodes import ENV
+from rlprof.workloads.embodied.nodes import ENV, HOST
 from rlprof.workloads.embodied.sharing import no_client_priority
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def stream_components(here: Embodied, graph: CallGraph) -> tuple[str, ...] | Una
     config = here.config
     if not config.device.startswith("cuda"):
         return Unavailable(f"{config.device} has no streams")
-    components = {spec.component for spec in graph.nodes.values() if spec.component}
+    # the host's copies wait for no SM
+    components = {spec.component for spec in graph.nodes.values() if spec.component} - {HOST}
     if here.simulator.process_ids:
         components.discard(ENV)
     if not _at_once(graph, components):

@@ -23,7 +23,7 @@ from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
 from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep
 from rlprof.overlap.quota.validation import Validation, validate
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied.nodes import ACTOR, ENV, ROLLOUT
+from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
@@ -76,13 +76,16 @@ class Quotas:
 
 def processes(
     simulator: Exchangeable, gpu: int, *, client: bool, reason: str = ""
-) -> Mapping[str, WorkerProcess]:
-    """Which process each component worker is; spare simulators count as the first one."""
+) -> Mapping[str, WorkerProcess | None]:
+    """Which process each component worker is; spare simulators count as the first one.
+
+    The host hands on what others made: who waits for it waits for them.
+    """
     driver = WorkerProcess(os.getpid(), gpu)
     ids = simulator.process_ids
     world = WorkerProcess(ids[0] if ids else os.getpid(), gpu, client, reason)
     copies = {f"{ENV}#{n}": world for n in range(1, len(simulator.beside) + 1)}
-    return {ENV: world, **copies, ROLLOUT: driver, ACTOR: driver}
+    return {ENV: world, **copies, ROLLOUT: driver, ACTOR: driver, HOST: None}
 
 
 def tune(
@@ -91,7 +94,7 @@ def tune(
     steps: Sequence[Step],
     simulator: Exchangeable,
     levels: Sequence[Level],
-    workers: Mapping[str, WorkerProcess],
+    workers: Mapping[str, WorkerProcess | None],
     *,
     trials: int = 2,
     rule: Rule | None = None,

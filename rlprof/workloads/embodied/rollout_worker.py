@@ -54,16 +54,22 @@ class RolloutWorker:
         """Answer an observation."""
         policy = self.policy
         noise = policy.noise(observation, step, epoch, chunk, **told(samples))
-        points, prefix = self.infer(observation, noise)
-        answer: PolicyOutput = policy.decode(points, prefix, noise)
+        seen, drawn = policy.upload(observation, noise)
+        answer = self.answer(seen, drawn)
         if self.watch is not None:
             self.watch.predicted(answer, epoch, chunk, samples, self.version)
         return answer
 
-    def infer(self, observation: Observation, noise: Floats) -> tuple[tuple[Any, ...], Any]:
+    def answer(self, seen: Any, noise: Any) -> PolicyOutput:
+        """Answer what was uploaded."""
+        points, prefix = self.infer(seen, noise)
+        answer: PolicyOutput = self.policy.decode(points, prefix, noise)
+        return answer
+
+    def infer(self, seen: Any, noise: Any) -> tuple[tuple[Any, ...], Any]:
         """All points of an answer, the last one its actions, and the prefix they were made with."""
         policy = self.policy
-        features = policy.vision(observation)
+        features = policy.vision(seen)
         prefix = policy.backbone(features)
         points = [policy.start(noise)]
         for index in self.denoise(range(policy.spec.denoise_steps)):

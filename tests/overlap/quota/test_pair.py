@@ -200,3 +200,26 @@ def test_a_run_that_cannot_be_judged_is_refused() -> None:
             find_pair(graph_, one, processes)
     with pytest.raises(UsageError, match="no run"):
         find_pair(graph, [], BOTH)
+
+
+def test_who_hands_on_what_others_made_is_looked_through() -> None:
+    """Observations are copied by a worker of their own: who waits for it waits for the simulator."""
+    plain = interleaved(3, policy_s=2.0, simulator_s=1.0)
+    tasks, edges = list(plain.tasks), []
+    for edge in plain.edges:
+        if edge.source.startswith("step"):
+            copy = edge.target.replace("infer", "copy")
+            tasks.append(Task(copy, "copy", 0.0, worker="host", payload="copy", program_order=len(tasks)))
+            edges += [Edge(edge.source, copy), Edge(copy, edge.target)]
+        else:
+            edges.append(edge)
+    graph = TaskGraph(tuple(tasks), tuple(edges))
+    pair = find_pair(graph, simulated(graph), {**BOTH, "host": None})
+    wanted = find_pair(plain, simulated(plain), BOTH)
+    assert isinstance(pair, EligiblePair)
+    assert isinstance(wanted, EligiblePair)
+    same = ("earlier", "later", "join", "slack_s", "occurrences")
+    assert [getattr(pair, n) for n in same] == [getattr(wanted, n) for n in same]
+    # as a worker of the policy's process it would hide that the policy waits for the simulator
+    hidden = find_pair(graph, simulated(graph), {**BOTH, "host": BOTH["policy"]})
+    assert not isinstance(hidden, EligiblePair) or (hidden.earlier, hidden.join) != (wanted.earlier, "infer")

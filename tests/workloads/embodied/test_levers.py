@@ -230,7 +230,7 @@ def test_images_are_as_they_were_wherever_they_are_drawn() -> None:
 
 
 def test_streams_are_of_components_that_compute_in_this_process() -> None:
-    node = {c: SimpleNamespace(component=c) for c in ("env", "rollout", "actor")}
+    node = {c: SimpleNamespace(component=c) for c in ("env", "rollout", "actor", "host")}
     call = {f"{c}#": SimpleNamespace(node=c) for c in node}
 
     def graph(*streams: tuple[str, ...]) -> Any:
@@ -242,6 +242,8 @@ def test_streams_are_of_components_that_compute_in_this_process() -> None:
     beside = graph(("env#",), ("rollout#", "actor#"))
     assert stream_components(here(gpu, simulator=inside), beside) == ("actor", "env", "rollout")
     assert "no two components" in str(stream_components(here(gpu, simulator=outside), beside))
+    copies = graph(("host#", "rollout#"), ("host#", "rollout#"))  # which are no work of SMs
+    assert "no two components" in str(stream_components(here(gpu, simulator=outside), copies))
     trains = graph(("env#",), ("rollout#",), ("actor#",))
     assert stream_components(here(gpu, simulator=outside), trains) == ("actor", "rollout")
 

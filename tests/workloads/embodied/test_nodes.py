@@ -12,7 +12,10 @@ from rlprof.overlap import check_declarations
 from rlprof.overlap.contents import Contents
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.errors import IllegalTransformationError
+from rlprof.overlap.lower import lower
+from rlprof.overlap.optimize.search import search
 from rlprof.overlap.transforms import interleave, split_spatial, split_temporal
+from rlprof.overlap.transforms.common import beside, group_key
 from rlprof.taskgraph import verify
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.contracts import GlobalStep
@@ -75,6 +78,40 @@ def test_training_goes_on_bit_for_bit(region, transform, options) -> None:
         wrapped.unwrap()
         trainer.env.simulator.close()
         spare.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: bool) -> None:
+    config = small(whole_answers=whole)
+    trainer, spare = make_trainer(config), make_simulator(config)
+    wrapped = wrap_trainer(trainer, [spare])
+    program = wrapped.program
+    recording = program.record(
+        wrapped.nodes["iteration"], run=lambda: [trainer.iteration(GlobalStep(i)) for i in range(2)]
+    )
+    native = program.graph(recording)
+    wrapped.unwrap()
+    spare.close()
+    answer = f"{CHUNK}/predict/answer"
+    inside = {call.node.rpartition("/")[2] for call in native.below(answer)}
+    phases = {"infer"} if whole else {"vision", "backbone", "start", "denoise_step"}
+    assert inside == {"decode", *phases}
+    # an answer is in one component worker, as a window to fill must be
+    assert {native.nodes[call.node].component for call in native.below(answer)} == {"rollout"}
+    for graph in (spatial(native), temporal(native)):
+        workers = {task.name.rpartition("/")[2]: task.worker for task in lower(graph).tasks}
+        assert {name for name, worker in workers.items() if worker == "host"} == {"noise", "upload"}
+        groups = sorted({group_key(call) for call in graph.below(answer)})
+        assert len(groups) == 2
+        for prepared in ("noise", "upload"):
+            for mine, other in (groups, groups[::-1]):
+                calls = [c for c in graph.below(f"{CHUNK}/predict/{prepared}") if group_key(c) == mine]
+                answers = [c for c in graph.below(answer) if group_key(c) == other]
+                assert beside(graph, calls, answers) is not None
+        # moving them within their group gains nothing, and is not tried
+        for target in (answer, f"{CHUNK}/predict/noise"):
+            moves = [c.name for c in search(graph, target, {}).candidates if c.steps[0].kind == "rewire"]
+            assert not [name for name in moves if "/predict/" in name]
 
 
 def test_wrapping_changes_nothing_and_is_undone() -> None:

@@ -166,8 +166,11 @@ def test_recorded_durations_lead_to_the_policy_beside_the_simulator(tmp_path: Pa
     with embodied(small(), tmp_path, activity="off") as here:
         native = here.workload.native
     nodes = {}
+    # paths are of before answers were a node; what `upload` does was part of `vision`
+    recorded[f"{CHUNK}/predict/upload"] = {"0": 0.0}
     for call in native.calls:
-        known = {int(size): seconds for size, seconds in recorded[call.node].items()}
+        measured = recorded[call.node.replace("/answer/", "/")]
+        known = {int(size): seconds for size, seconds in measured.items()}
         if len(known) > 1:
             per_sample = max(0.0, (known[8] - known[4]) / 4)
             nodes[call.node] = NodeModel(max(0.0, known[8] - 8 * per_sample), per_sample, demand=0.45)
@@ -176,8 +179,9 @@ def test_recorded_durations_lead_to_the_policy_beside_the_simulator(tmp_path: Pa
     log = DecisionLog()
     found = optimize(SimulatedWorkload(native, DeviceModel(nodes)), Options(epsilon=0.01), log=log)
     ranking = next(e for e in log.entries if e["what"] == "ranking")
-    assert f"{CHUNK}/predict" in ranking["targets"]
-    tried = next(e for e in log.entries if e["what"] == "candidates" and e["target"] == f"{CHUNK}/predict")
+    answer = f"{CHUNK}/predict/answer"
+    assert answer in ranking["targets"]
+    tried = next(e for e in log.entries if e["what"] == "candidates" and e["target"] == answer)
     kept = [c for c in tried["candidates"] if c["kept"]]
     assert kept
     assert kept[0]["partner"] == f"{CHUNK}/env_interact_step"

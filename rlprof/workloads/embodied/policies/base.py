@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlprof.workloads.embodied import noise
 from rlprof.workloads.embodied.contracts import (
+    Array,
     Evaluation,
     Floats,
     GlobalStep,
@@ -27,6 +28,24 @@ from rlprof.workloads.embodied.policies.sizes import PolicySize
 
 #: ``log(2 pi) / 2``.
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Seen(NamedTuple):
+    """An observation on the policy's device; samples along the first axis.
+
+    Parameters
+    ----------
+    state : Tensor, shape (batch, state_dim)
+        Proprioception, in the type of the weights.
+    images : Tensor of uint8, shape (batch, cameras, height, width, 3), or None
+        Camera images.
+    task : Tensor of int64, shape (batch,)
+        Instruction.
+    """
+
+    state: Tensor
+    images: Tensor | None
+    task: Tensor
 
 
 class Features(NamedTuple):
@@ -97,6 +116,13 @@ def each_row(function: Callable[..., Any], *values: Any) -> Any:
     """Call a function on one sample after another (first axis of all arrays) and join what it returns."""
     size = next(len(leaf) for value in values for leaf in _leaves(value))
     return _join([function(*(_take(value, row) for value in values)) for row in range(size)])
+
+
+def _on_host(*values: Tensor) -> list[Floats]:
+    """Copy numbers to the host as float32, all at once: each copy waits for the device."""
+    flat = torch.cat([value.float().flatten() for value in values]).cpu()
+    parts = torch.split(flat, [value.numel() for value in values])
+    return [part.view(value.shape).numpy() for part, value in zip(parts, values, strict=True)]
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -216,52 +242,60 @@ class TorchPolicy(nn.Module, ABC):
         with torch.no_grad():
             return each_row(function, *values) if self.size.by_row else function(*values)
 
-    def _seen(self, observation: Observation) -> Features:
-        state, task = self._felt(observation)
-        images = None
-        if observation.images is not None:
-            raw = torch.from_numpy(np.ascontiguousarray(observation.images)).to(self.device)
-            images = raw.to(self.dtype) / 255
-        return self._features(state, task, images)
+    def _sent(self, observation: Observation) -> Seen:
+        state, images, task = (None if x is None else self._tensor(x) for x in observation)
+        assert state is not None
+        assert task is not None
+        return Seen(state.to(self.dtype), images, task)
 
-    def _felt(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """State and task on the device."""
-        state = torch.from_numpy(np.ascontiguousarray(observation.state)).to(self.device, self.dtype)
-        return state, torch.from_numpy(np.ascontiguousarray(observation.task)).to(self.device)
+    def _seen(self, seen: Seen) -> Features:
+        images = None if seen.images is None else seen.images.to(self.dtype) / 255
+        return self._features(seen.state, seen.task, images)
 
-    def _tensor(self, array: Floats) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+    def _tensor(self, array: Array | Tensor) -> Tensor:
+        """Numbers on the device, one after the other in memory."""
+        if isinstance(array, Tensor):
+            return array.to(self.device).contiguous()
+        there = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.type == "cuda":
+            # the allocator gives pinned memory to nobody else before the copy from it is done
+            return there.pin_memory().to(self.device, non_blocking=True)
+        return there.to(self.device)
 
-    def vision(self, observation: Observation) -> Features:
+    def upload(self, observation: Observation, noise: Floats) -> tuple[Seen, Tensor]:
+        """Copy what an answer needs to the device."""
+        return self._sent(observation), self._tensor(noise)
+
+    def vision(self, seen: Seen) -> Features:
         """Features of images, and state and task as the policy reads them."""
-        return self._call(self._seen, observation)  # type: ignore[no-any-return]
+        return self._call(self._seen, seen)  # type: ignore[no-any-return]
 
     def backbone(self, features: Features) -> Prefix:
         """Keys and values that the head attends to, and what the value head reads."""
         return self._call(self._prefix, features)  # type: ignore[no-any-return]
 
-    def start(self, noise: Floats) -> Tensor:
+    def start(self, noise: Tensor) -> Tensor:
         """First point of the chain, shape (batch, horizon, action_dim)."""
         return self._tensor(noise[:, 0])
 
     def denoise_step(
-        self, point: Tensor, prefix: Prefix, features: Features, noise: Floats, index: int
+        self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int
     ) -> Tensor:
         """Next point of the chain."""
 
-        def one(point: Tensor, prefix: Prefix, features: Features, noise: Floats) -> Tensor:
+        def one(point: Tensor, prefix: Prefix, features: Features, noise: Tensor) -> Tensor:
             return self._next(point, prefix, features, self._tensor(noise[:, index + 1]), index)
 
         return self._call(one, point, prefix, features, noise)  # type: ignore[no-any-return]
 
-    def decode(self, points: tuple[Tensor, ...], prefix: Prefix, noise: Floats) -> PolicyOutput:
+    def decode(self, points: tuple[Tensor, ...], prefix: Prefix, noise: Tensor) -> PolicyOutput:
         """Actions, log-probability and value of a finished chain."""
 
-        def one(points: tuple[Tensor, ...], prefix: Prefix, noise: Floats) -> PolicyOutput:
+        def one(points: tuple[Tensor, ...], prefix: Prefix, noise: Tensor) -> PolicyOutput:
             chain, log_prob = self._finish(points, prefix, self._tensor(noise))
             actions = chain[:, -1, : self.spec.chunk_steps].clamp(-1, 1)
             value = self._value(prefix)
-            answer = PolicyOutput(*(x.float().cpu().numpy() for x in (actions, log_prob, value, chain)))
+            answer = PolicyOutput(*_on_host(actions, log_prob, value, chain))
             return answer._replace(prefix=Kept.of(prefix)) if self.keeps_prefix else answer
 
         return self._call(one, tuple(points), prefix, noise)  # type: ignore[no-any-return]
@@ -270,12 +304,13 @@ class TorchPolicy(nn.Module, ABC):
         """Answer an observation: all phases, one after another."""
         # the class's own methods: nodes that stand in place of this object's are phases of another call
         own = type(self)
-        features = own.vision(self, observation)
+        seen, drawn = own.upload(self, observation, noise)
+        features = own.vision(self, seen)
         prefix = own.backbone(self, features)
-        points = [own.start(self, noise)]
+        points = [own.start(self, drawn)]
         for index in range(self.spec.denoise_steps):
-            points.append(own.denoise_step(self, points[-1], prefix, features, noise, index))
-        return own.decode(self, tuple(points), prefix, noise)
+            points.append(own.denoise_step(self, points[-1], prefix, features, drawn, index))
+        return own.decode(self, tuple(points), prefix, drawn)
 
     # training ----------------------------------------------------------------------------------------------
 
@@ -292,11 +327,11 @@ class TorchPolicy(nn.Module, ABC):
             Of the answer (`keeps_prefix`).
         """
         if prefix is None:
-            features = self._seen(observation)
+            features = self._seen(self._sent(observation))
             return self._evaluate(chain, features, self._prefix(features))
-        state, task = self._felt(observation)
+        seen = self._sent(observation._replace(images=None))
         kept = Kept(*(t.to(self.device) for t in prefix)).prefix()
-        return self._evaluate(chain, Features(kept.hidden[:, :0], state, task), kept)
+        return self._evaluate(chain, Features(kept.hidden[:, :0], seen.state, seen.task), kept)
 
     def _evaluate(self, chain: Floats, features: Features, prefix: Prefix) -> Evaluation:
         log_prob, entropy = self._log_prob(self._tensor(chain), prefix, features)

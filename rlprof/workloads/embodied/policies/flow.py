@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlprof.workloads.embodied.contracts import Floats, SimulatorSpec
+from rlprof.workloads.embodied.contracts import SimulatorSpec
 from rlprof.workloads.embodied.policies.base import (
     HALF_LOG_2PI,
     Features,
@@ -70,7 +70,7 @@ class FlowPolicy(TorchPolicy):
         self.captured = CapturedSteps(self)
 
     def denoise_step(
-        self, point: Tensor, prefix: Prefix, features: Features, noise: Floats, index: int
+        self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int
     ) -> Tensor:
         """Next point of the chain."""
         if self.captured is not None:

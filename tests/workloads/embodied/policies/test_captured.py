@@ -32,13 +32,13 @@ def test_without_a_cuda_device_it_says_what_to_change() -> None:
 def test_a_step_with_its_numbers_on_the_device_is_the_eager_one(family: str) -> None:
     policy = make(size_of(family, "tiny"), spec(3), seed=1)
     seen = observation(3)
-    noise = policy.noise(seen, GlobalStep(0), 0, 0)
-    features = policy.vision(seen)
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
     prefix = policy.backbone(features)
     point, plan = policy.start(noise), policy.plan(policy.device)
     with torch.no_grad():
         for index in range(policy.spec.denoise_steps):
-            drawn = torch.from_numpy(noise[:, index + 1])
+            drawn = noise[:, index + 1]
             moved = policy.advance(point, prefix, features, drawn, plan[index, 0], plan[index, 1])
             point = policy.denoise_step(point, prefix, features, noise, index)
             assert torch.allclose(moved, point, rtol=1e-5, atol=1e-6)
@@ -112,13 +112,14 @@ def test_captured_steps_are_the_eager_ones(family: str) -> None:
 
     def chain(k: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            features = policy.vision(seen[k])
+            sent, drawn = policy.upload(seen[k], noise[k])
+            features = policy.vision(sent)
             prefix = policy.backbone(features)
-            points = [policy.start(noise[k])]
+            points = [policy.start(drawn)]
             for index in range(policy.spec.denoise_steps):
                 barrier.wait()
-                points.append(policy.denoise_step(points[-1], prefix, features, noise[k], index))
-            found[k] = policy.decode(tuple(points), prefix, noise[k])
+                points.append(policy.denoise_step(points[-1], prefix, features, drawn, index))
+            found[k] = policy.decode(tuple(points), prefix, drawn)
 
     threads = [threading.Thread(target=chain, args=(k,), daemon=True) for k in (0, 1)]
     for t in threads:

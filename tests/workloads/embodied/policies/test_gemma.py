@@ -68,9 +68,9 @@ def test_answers_are_the_librarys(dtype: str, heads: tuple[int, int]) -> None:
     stack = replace(STACK, heads=heads[0], kv_heads=heads[1])
     own, library = _pair(replace(SIZE, dtype=dtype, backbone=stack, expert=stack))
     limit = TOLERANCE[dtype]
-    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    seen, noise = own.upload(SEEN, own.noise(SEEN, GlobalStep(0), 0, 0))
     with torch.no_grad():
-        features = own.vision(SEEN)
+        features = own.vision(seen)
         mine, theirs = own.backbone(features), library.backbone(features)
         assert _error(mine.summary, theirs.summary) < limit
         for a, b in zip(mine.cache, theirs.cache, strict=True):
@@ -131,8 +131,8 @@ def test_a_step_on_a_gpu_has_few_kernels() -> None:
             SIZE, dtype="bfloat16", expert=replace(STACK, depth=depth), backbone=replace(STACK, depth=depth)
         )
         own, _ = _pair(size, "cuda:0")
-        noise = own.noise(SEEN, GlobalStep(0), 0, 0)
-        features = own.vision(SEEN)
+        seen, noise = own.upload(SEEN, own.noise(SEEN, GlobalStep(0), 0, 0))
+        features = own.vision(seen)
         prefix = own.backbone(features)
         point, time = own.start(noise).to(own.dtype), torch.full((3,), 0.7, device="cuda:0")
         with torch.no_grad():
@@ -151,9 +151,9 @@ def test_numbers_of_16_bits_are_as_near_to_the_exact_ones_as_the_librarys() -> N
     exact, _ = _pair(SIZE)
     exact.lean = False
     exact.load_state_dict({name: value.float() for name, value in library.state_dict().items()})
-    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
+    sent, noise = exact.upload(SEEN, own.noise(SEEN, GlobalStep(0), 0, 0))
     with torch.no_grad():
-        features = exact.vision(SEEN)
+        features = exact.vision(sent)
         prefix = exact.backbone(features)
         rounded = [[t.bfloat16() for t in pair] for pair in prefix.cache]
         point, time = own.start(noise), torch.full((3,), 0.7)
@@ -198,8 +198,8 @@ def test_the_installed_library_is_known_and_its_names_stay() -> None:
     assert not [
         n for n in own.state_dict() if not n.startswith(("pi0.model.", "pi0.embed", "pi0.action", "value."))
     ]
-    noise = own.noise(SEEN, GlobalStep(0), 0, 0)
-    features = own.vision(SEEN)
+    seen, noise = own.upload(SEEN, own.noise(SEEN, GlobalStep(0), 0, 0))
+    features = own.vision(seen)
     prefix = own.backbone(features)
     counts = []
     for policy in (own, library):

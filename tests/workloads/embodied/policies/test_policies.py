@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlprof.overlap.batches import cut
 from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep, Observation
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.base import each_row
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, Train, size_of
 from tests.workloads.embodied.made import observation, spec
 
@@ -122,12 +124,78 @@ def test_the_phases_are_the_answer(family: str) -> None:
     policy = moved(make(size_of(family, "tiny"), spec(), seed=1))
     seen = observation(3)
     noise = policy.noise(seen, STEP, 0, 1)
-    features = policy.vision(seen)
+    sent, drawn = policy.upload(seen, noise)
+    features = policy.vision(sent)
+    prefix = policy.backbone(features)
+    points = [policy.start(drawn)]
+    for k in range(policy.spec.denoise_steps):
+        points.append(policy.denoise_step(points[-1], prefix, features, drawn, k))
+    assert equal_bits(policy.decode(tuple(points), prefix, drawn), policy.act(seen, noise))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "exact"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_uploaded_is_seen_as_the_observation_is(family: str, preset: str) -> None:
+    policy = moved(make(replace(size_of(family, preset), image=32), spec(cameras=2), seed=1))
+    seen = observation(5, cameras=2)
+    noise = policy.noise(seen, STEP, 0, 1)
+    sent, drawn = policy.upload(seen, noise)
+    assert sent.images.dtype == torch.uint8  # a quarter of what they are as numbers
+    assert equal_bits(drawn.numpy(), noise)
+    images = torch.from_numpy(seen.images).to(policy.dtype) / 255
+    numbers = torch.from_numpy(seen.state), torch.from_numpy(seen.task), images
+
+    def plain(state, task, images):
+        with torch.no_grad():
+            return policy._features(state, task, images)
+
+    whole = plain(*numbers) if preset == "tiny" else each_row(plain, *numbers)
+    assert equal_bits(tuple(policy.vision(sent)), tuple(whole))
+    rows = (1, 3)
+    part, some = policy.upload(Observation(*(x[list(rows)] for x in seen)), noise[list(rows)])
+    assert equal_bits((tuple(part), some), cut((tuple(sent), drawn), rows, 0, 5))
+
+
+@pytest.mark.gpu
+def test_copies_that_wait_in_a_stream_are_of_what_was_seen() -> None:
+    """Memory from which a copy is still to be made is not given to the next one."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    policy = make(replace(size_of("pi0", "tiny"), image=32), spec(cameras=2), seed=1, device="cuda:0")
+    seen = [observation(16, cameras=2, seed=k) for k in range(30)]
+    noise = [policy.noise(one, GlobalStep(k), 0, 0) for k, one in enumerate(seen)]
+    busy = torch.rand(4096, 4096, device="cuda:0")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            busy @ busy
+        sent = [policy.upload(*one) for one in zip(seen, noise, strict=True)]
+        torch.cuda.current_stream().synchronize()
+    for (copy, drawn), one, native in zip(sent, seen, noise, strict=True):
+        assert np.array_equal(copy.images.cpu().numpy(), one.images)
+        assert np.array_equal(copy.state.cpu().numpy(), one.state)
+        assert np.array_equal(drawn.cpu().numpy(), native)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_numbers_that_come_to_the_host_at_once_are_those_that_come_one_by_one(
+    family: str, dtype: str
+) -> None:
+    policy = moved(make(replace(size_of(family, "tiny"), dtype=dtype), spec(), seed=1))
+    seen = observation(3)
+    sent, noise = policy.upload(seen, policy.noise(seen, STEP, 0, 1))
+    features = policy.vision(sent)
     prefix = policy.backbone(features)
     points = [policy.start(noise)]
     for k in range(policy.spec.denoise_steps):
         points.append(policy.denoise_step(points[-1], prefix, features, noise, k))
-    assert equal_bits(policy.decode(tuple(points), prefix, noise), policy.act(seen, noise))
+    answer = policy.decode(tuple(points), prefix, noise)
+    with torch.no_grad():
+        chain, log_prob = policy._finish(tuple(points), prefix, noise)
+        actions = chain[:, -1, : policy.spec.chunk_steps].clamp(-1, 1)
+        wanted = [x.float().numpy() for x in (actions, log_prob, policy._value(prefix), chain)]
+    assert equal_bits(tuple(answer[:-1]), tuple(wanted))
+    assert all(x.flags.c_contiguous and x.flags.writeable for x in answer[:-1])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -147,7 +215,7 @@ def test_without_noise_a_flow_is_eulers_method(family: str) -> None:
     policy = moved(make(size, spec(), seed=1))
     seen = observation(2)
     noise = policy.noise(seen, STEP, 0, 1)
-    features = policy.vision(seen)
+    features = policy.vision(policy.upload(seen, noise)[0])
     prefix = policy.backbone(features)
     x, n = torch.from_numpy(noise[:, 0]), size.denoise_steps
     with torch.no_grad():
@@ -168,7 +236,7 @@ def test_an_untrained_preconditioned_flow_makes_small_actions(family: str) -> No
 def test_the_state_of_pi0_does_not_look_at_the_actions() -> None:
     policy = moved(make(size_of("pi0", "tiny"), spec(), seed=1))
     seen = observation(2)
-    features = policy.vision(seen)
+    features = policy.vision(policy.upload(seen, policy.noise(seen, STEP, 0, 1))[0])
     prefix = policy.backbone(features)
     states = []
     policy.expert.register_forward_hook(lambda _m, _i, out: states.append(out[0][:, 0]))
