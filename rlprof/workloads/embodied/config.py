@@ -78,7 +78,7 @@ class Config:
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     whole_answers : bool
-        Vision, backbone and denoise steps of an answer are one node in place of one each: a graph of calls
+        What the policy computes for an answer is one node in place of one for each phase: a graph of calls
         then waits for the device once, not after each of them.
     keep_prefix : bool
         Answers keep what the frozen backbone made (keys and values), and training uses it in place of making

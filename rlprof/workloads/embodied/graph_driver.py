@@ -55,7 +55,7 @@ class Answers:
     def started(self, call: Call, arguments: Arguments) -> None:
         """An answer is about to be finished, or all of them to be used."""
         name = self._names[call.node]
-        if name == "decode":
+        if name in ("decode", "answer"):  # phases of an answer are nodes, or all of it is one
             *_, epoch, chunk = (i for loop, i in call.indices if not loop.endswith("/denoise"))
             with self._lock:
                 self._given.setdefault((epoch, chunk), []).append(

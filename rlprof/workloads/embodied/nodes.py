@@ -157,6 +157,9 @@ def _wrap_predict(
     copied = rows("observation", "noise")
     n["upload"] = wrap(policy, "upload", predict, component=HOST, stateless=True, batch=copied)
     sent = rows("seen", "noise")
+    if rollout.whole:
+        n["answer"] = wrap(rollout, "answer", predict, reads(w), component=ROLLOUT, batch=sent)
+        return
     n["answer"] = answer = wrap(rollout, "answer", predict, component=ROLLOUT, stateless=True, batch=sent)
 
     def phase(name: str, parent: ExecutionNode, *parameters: str, weights: bool = True) -> None:
@@ -170,10 +173,6 @@ def _wrap_predict(
             batch=rows(*parameters),
         )
 
-    if rollout.whole:
-        n["infer"] = wrap(rollout, "infer", answer, reads(w), component=ROLLOUT, batch=sent)
-        phase("decode", answer, "points", "prefix", "noise")
-        return
     phase("vision", answer, "seen")
     phase("backbone", answer, "features")
     phase("start", answer, "noise", weights=False)

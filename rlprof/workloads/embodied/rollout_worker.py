@@ -62,19 +62,14 @@ class RolloutWorker:
 
     def answer(self, seen: Any, noise: Any) -> PolicyOutput:
         """Answer what was uploaded."""
-        points, prefix = self.infer(seen, noise)
-        answer: PolicyOutput = self.policy.decode(points, prefix, noise)
-        return answer
-
-    def infer(self, seen: Any, noise: Any) -> tuple[tuple[Any, ...], Any]:
-        """All points of an answer, the last one its actions, and the prefix they were made with."""
         policy = self.policy
         features = policy.vision(seen)
         prefix = policy.backbone(features)
         points = [policy.start(noise)]
         for index in self.denoise(range(policy.spec.denoise_steps)):
             points.append(policy.denoise_step(points[-1], prefix, features, noise, index))
-        return tuple(points), prefix
+        answer: PolicyOutput = policy.decode(tuple(points), prefix, noise)
+        return answer
 
     def predict_values(
         self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None

@@ -36,6 +36,7 @@ EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
 TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
 SPATIAL = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
+KEEPING = {"policy": "pi0", "train": "expert", "keep_prefix": True, "whole_answers": True}
 WHOLE = (step("split_spatial", EPOCH, groups=2), step("interleave", EPOCH))
 
 
@@ -110,14 +111,18 @@ def _digest(value: object) -> object:
 
 
 @pytest.mark.parametrize(
-    "steps",
+    ("steps", "options"),
     [
-        pytest.param(TEMPORAL, id="epochs side by side"),
-        pytest.param(WHOLE, id="halves of the batch", marks=pytest.mark.slow),
+        pytest.param(TEMPORAL, {}, id="epochs side by side"),
+        pytest.param(TEMPORAL, KEEPING, id="epochs side by side, prefixes kept, whole answers"),
+        pytest.param(WHOLE, {}, id="halves of the batch", marks=pytest.mark.slow),
+        pytest.param(WHOLE, KEEPING, id="halves, prefixes kept, whole answers", marks=pytest.mark.slow),
     ],
 )
-def test_an_optimised_run_trains_as_the_native_one(tmp_path: Path, steps: tuple[Step, ...]) -> None:
-    config = small()
+def test_an_optimised_run_trains_as_the_native_one(
+    tmp_path: Path, steps: tuple[Step, ...], options: dict[str, object]
+) -> None:
+    config = small(**options)
     with embodied(config, tmp_path, spares=1, activity="off") as here:
         native = here.workload.native
         kept = GraphFile.of(native, derive(native, steps), steps, spares=1)
