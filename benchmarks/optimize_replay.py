@@ -70,7 +70,7 @@ def durations(graph: CallGraph, *, cuda_graph: bool) -> dict[str, NodeModel]:
     phases = libero["summary"]["colocated"]["phases_s"]
     found = dict.fromkeys((c.node for c in graph.calls), NodeModel(0.0))
     found |= {
-        f"{PREDICT}/answer/vision": vision,
+        f"{PREDICT}/vision": vision,
         f"{PREDICT}/answer/backbone": backbone,
         f"{PREDICT}/answer/denoise/denoise_step": NodeModel(denoise_s, 0.0, 0.3 if cuda_graph else 0.1),
         f"{EPOCH}/predict_values": NodeModel(answer_s, 0.0, 0.5),

@@ -12,8 +12,8 @@ from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
 #: Component workers. The host makes what an answer needs before the device has work for it: its noise, and
-#: copies of what was observed. Of one group it does so beside the answers of another.
-ENV, ROLLOUT, ACTOR, HOST = "env", "rollout", "actor", "host"
+#: copies of what was observed. Of one group it does so beside the answers of another; the vision tower too.
+ENV, ROLLOUT, ACTOR, HOST, VISION = "env", "rollout", "actor", "host", "vision"
 
 
 @dataclass
@@ -156,7 +156,9 @@ def _wrap_predict(
     n["noise"] = wrap(policy, "noise", predict, component=HOST, stateless=True, batch=by_sample)
     copied = rows("observation", "noise")
     n["upload"] = wrap(policy, "upload", predict, component=HOST, stateless=True, batch=copied)
-    sent = rows("seen", "noise")
+    # bound by launches, the tower leaves room to the denoise steps of another group
+    n["vision"] = wrap(policy, "vision", predict, reads(w), component=VISION, batch=rows("seen"))
+    sent = rows("features", "noise")
     if rollout.whole:
         n["answer"] = wrap(rollout, "answer", predict, reads(w), component=ROLLOUT, batch=sent)
         return
@@ -173,7 +175,6 @@ def _wrap_predict(
             batch=rows(*parameters),
         )
 
-    phase("vision", answer, "seen")
     phase("backbone", answer, "features")
     phase("start", answer, "noise", weights=False)
     if policy.spec.denoise_steps:

@@ -23,7 +23,7 @@ from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
 from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep
 from rlprof.overlap.quota.validation import Validation, validate
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT
+from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT, VISION
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
@@ -79,13 +79,13 @@ def processes(
 ) -> Mapping[str, WorkerProcess | None]:
     """Which process each component worker is; spare simulators count as the first one.
 
-    The host hands on what others made: who waits for it waits for them.
+    The host and the vision tower hand on what others made: who waits for them waits for those.
     """
     driver = WorkerProcess(os.getpid(), gpu)
     ids = simulator.process_ids
     world = WorkerProcess(ids[0] if ids else os.getpid(), gpu, client, reason)
     copies = {f"{ENV}#{n}": world for n in range(1, len(simulator.beside) + 1)}
-    return {ENV: world, **copies, ROLLOUT: driver, ACTOR: driver, HOST: None}
+    return {ENV: world, **copies, ROLLOUT: driver, ACTOR: driver, HOST: None, VISION: None}
 
 
 def tune(

@@ -55,15 +55,14 @@ class RolloutWorker:
         policy = self.policy
         noise = policy.noise(observation, step, epoch, chunk, **told(samples))
         seen, drawn = policy.upload(observation, noise)
-        answer = self.answer(seen, drawn)
+        answer = self.answer(policy.vision(seen), drawn)
         if self.watch is not None:
             self.watch.predicted(answer, epoch, chunk, samples, self.version)
         return answer
 
-    def answer(self, seen: Any, noise: Any) -> PolicyOutput:
-        """Answer what was uploaded."""
+    def answer(self, features: Any, noise: Any) -> PolicyOutput:
+        """Answer what the vision tower has made of what was uploaded."""
         policy = self.policy
-        features = policy.vision(seen)
         prefix = policy.backbone(features)
         points = [policy.start(noise)]
         for index in self.denoise(range(policy.spec.denoise_steps)):

@@ -6,7 +6,7 @@ iteration                      RLinf: step
     rollout_epoch              E times
       bootstrap_step           reset
       chunk                    K times
-        predict                noise, vision, backbone, denoise steps, decode
+        predict                noise, upload, vision; answer: backbone, denoise steps, decode
         env_interact_step      physics, reward, reset of what has ended, render
       predict_values           for the value after the last chunk
   cal_adv_and_returns          once, or for each epoch

@@ -94,15 +94,16 @@ def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: 
     spare.close()
     answer = f"{CHUNK}/predict/answer"
     inside = {call.node.rpartition("/")[2] for call in native.below(answer)}
-    assert inside == ({"answer"} if whole else {"vision", "backbone", "start", "denoise_step", "decode"})
+    assert inside == ({"answer"} if whole else {"backbone", "start", "denoise_step", "decode"})
     # an answer is in one component worker, as a window to fill must be
     assert {native.nodes[call.node].component for call in native.below(answer)} == {"rollout"}
     for graph in (spatial(native), temporal(native)):
         workers = {task.name.rpartition("/")[2]: task.worker for task in lower(graph).tasks}
         assert {name for name, worker in workers.items() if worker == "host"} == {"noise", "upload"}
+        assert {name for name, worker in workers.items() if worker == "vision"} == {"vision"}
         groups = sorted({group_key(call) for call in graph.below(answer)})
         assert len(groups) == 2
-        for prepared in ("noise", "upload"):
+        for prepared in ("noise", "upload", "vision"):
             for mine, other in (groups, groups[::-1]):
                 calls = [c for c in graph.below(f"{CHUNK}/predict/{prepared}") if group_key(c) == mine]
                 answers = [c for c in graph.below(answer) if group_key(c) == other]

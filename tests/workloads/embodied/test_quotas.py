@@ -60,7 +60,7 @@ def test_spare_simulators_are_the_simulator_too() -> None:
     beside = (spare,)
     with closing(made()) as simulator, closing(spare):
         workers = processes(simulator, 0, client=True)
-    assert set(workers) == {"env", "env#1", "rollout", "actor", "host"}
+    assert set(workers) == {"env", "env#1", "rollout", "actor", "host", "vision"}
     assert workers["env"] == workers["env#1"]  # they are no pair, and have one share
 
 
