@@ -6,6 +6,7 @@ thread took 0.1 s longer.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,9 @@ _Orders = SimpleQueue[Callable[[], None] | None]
 class Threads:
     """Threads by name, kept while they have nothing to do; they end with this object.
 
-    Runs at the same time have different threads, whatever their names.
+    Runs at the same time have different threads, whatever their names. Each piece of work has an empty context
+    (`contextvars`), as in a new thread. What else it leaves in its thread is there for the next one:
+    ``threading.local``, modes of PyTorch that are never left.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,7 @@ class Threads:
         Returns
         -------
         callable
-            Waits until it is done, and keeps the thread. Call it once.
+            Waits until it is done. The thread is kept whether or not somebody waits, and however that ends.
         """
         with self._lock:
             idle = self._idle.get(name, [])
@@ -46,16 +49,19 @@ class Threads:
             found = next((idle.pop(k) for k, one in enumerate(idle) if one.is_alive()), None)
         thread = _Thread(name) if found is None else found
         done = threading.Event()
-        thread.do(work, done)
+
+        def order() -> None:
+            try:
+                contextvars.Context().run(work)
+            finally:
+                with self._lock:
+                    self._idle.setdefault(name, []).append(thread)
+                done.set()
+
+        thread.do(order)
 
         def join() -> None:
-            try:
-                done.wait()
-            except BaseException:  # Ctrl-C: it is still busy, and ends with that
-                thread.end()
-                raise
-            with self._lock:
-                self._idle.setdefault(name, []).append(thread)
+            done.wait()
 
         return join
 
@@ -89,15 +95,8 @@ class _Thread:
         """Whether it can do anything."""
         return self._thread.is_alive()
 
-    def do(self, work: Callable[[], None], done: threading.Event) -> None:
-        """Take an order, and tell when it is done."""
-
-        def order() -> None:
-            try:
-                work()
-            finally:
-                done.set()
-
+    def do(self, order: Callable[[], None]) -> None:
+        """Take an order."""
         self._orders.put(order)
 
     def end(self) -> None:
