@@ -187,7 +187,9 @@ def test_a_program_ends_with_threads_that_are_kept() -> None:
         "kept = [Threads() for _ in range(3)]\n"
         "for one in kept: run(g, ThreadBackend({'c': lambda *_: None}, threads=one))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
