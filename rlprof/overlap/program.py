@@ -413,7 +413,7 @@ class Program:
         self._undo.append(undo)
 
     def unwrap(self) -> None:
-        """Put back every attribute that `wrap` has replaced, the last first, and end idle threads of graphs."""
+        """Put back every attribute that `wrap` has replaced, the last first; idle threads of graphs end."""
         while self._undo:
             self._undo.pop()()
         self.threads.close()

@@ -18,8 +18,8 @@ _Orders = SimpleQueue[Callable[[], None] | None]
 class Threads:
     """Threads by name, kept while they have nothing to do; they end with this object.
 
-    Runs at the same time have different threads, whatever their names. Each piece of work has an empty context
-    (`contextvars`), as in a new thread. What else it leaves in its thread is there for the next one:
+    Runs at the same time have different threads, whatever their names. Each piece of work has an empty
+    context (`contextvars`), as in a new thread. What else it leaves in its thread is there for the next one:
     ``threading.local``, modes of PyTorch that are never left.
     """
 
