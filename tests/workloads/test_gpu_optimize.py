@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.optimize import Run, _steps_by_round
+from benchmarks.gpu.optimize import Run, _steps_by_round, ways_to_draw
 from benchmarks.gpu.solo import Solo
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
@@ -19,6 +19,8 @@ from rlprof.overlap.optimize.bound import Resource
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive
 from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.errors import ConfigurationError
 
 
 def run(walls: dict[str, list[float]], *graphs: str) -> Any:
@@ -28,6 +30,7 @@ def run(walls: dict[str, list[float]], *graphs: str) -> Any:
     made.report = SimpleNamespace(document={"iterations": rows})  # type: ignore[assignment]
     made.args = SimpleNamespace(variants="native,hybrid,by hand,optimised")  # type: ignore[assignment]
     made.graphs = {"native": None}
+    made.drawn = {}
     for graph in graphs:
         name, _, kind = graph.partition("=")
         made.graphs[name] = SimpleNamespace(hash=kind)
@@ -83,3 +86,18 @@ def test_cores_are_those_of_this_process_and_the_simulators() -> None:
     expected = solo.own_core_s + solo.simulator_core_s
     assert found["cores"] == Resource(expected, len(os.sched_getaffinity(0)))
     assert found["GPU time slices"] == Unavailable("there is no GPU")
+
+
+def test_ways_to_draw_are_refused_before_anything_runs() -> None:
+    config = configure("tiny", simulator="libero", rendering="egl-one", painters=4)
+    found = ways_to_draw("egl,egl-one:2,,osmesa", config)
+    assert [c["painters"] for c in found.values()] == [None, 2, None]  # nothing but egl-one has any
+    assert {c["shadows"] for c in found.values()} == {True}
+    assert ways_to_draw("", config) == {}
+    for wrong in ("egl:2", "egl-one:0", "egl-one:1000"):
+        with pytest.raises(ConfigurationError, match="painters"):
+            ways_to_draw(wrong, config)
+    with pytest.raises(ValueError, match="two"):
+        ways_to_draw("egl-one:two", config)
+    with pytest.raises(ConfigurationError):
+        ways_to_draw("egl", configure("tiny"))
