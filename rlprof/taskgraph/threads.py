@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-_Orders = SimpleQueue[Callable[[], None] | None]
+_Orders = SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None]
 
 
 class Threads:
@@ -50,15 +50,12 @@ class Threads:
         thread = _Thread(name) if found is None else found
         done = threading.Event()
 
-        def order() -> None:
-            try:
-                contextvars.Context().run(work)
-            finally:
-                with self._lock:
-                    self._idle.setdefault(name, []).append(thread)
-                done.set()
+        def finished() -> None:
+            with self._lock:
+                self._idle.setdefault(name, []).append(thread)
+            done.set()
 
-        thread.do(order)
+        thread.do(work, finished)
 
         def join() -> None:
             done.wait()
@@ -95,9 +92,9 @@ class _Thread:
         """Whether it can do anything."""
         return self._thread.is_alive()
 
-    def do(self, order: Callable[[], None]) -> None:
-        """Take an order."""
-        self._orders.put(order)
+    def do(self, work: Callable[[], None], finished: Callable[[], None]) -> None:
+        """Take an order, and tell when it is done."""
+        self._orders.put((work, finished))
 
     def end(self) -> None:
         """End after what has been ordered."""
@@ -110,5 +107,11 @@ class _Thread:
 
 def _serve(orders: _Orders) -> None:
     while (order := orders.get()) is not None:
-        order()
-        del order  # a waiting thread keeps nothing alive
+        work, finished = order
+        del order
+        try:
+            contextvars.Context().run(work)
+        finally:
+            del work  # before anybody goes on: a waiting thread keeps nothing alive
+            finished()
+            del finished

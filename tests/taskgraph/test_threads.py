@@ -139,7 +139,7 @@ def test_an_interruption_while_a_run_closes_leaves_no_thread(monkeypatch: pytest
 
 def test_an_object_that_is_dropped_while_a_thread_is_busy_takes_it_along() -> None:
     threads, go = Threads(), threading.Event()
-    threads.start("left alone", lambda: bool(go.wait(10)) or None)
+    threads.start("left alone", lambda: print(go.wait(10)))
     del threads
     gc.collect()
     assert "rlprof left alone" in named()

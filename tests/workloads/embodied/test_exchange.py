@@ -154,7 +154,11 @@ def test_when_one_does_not_take_the_state_all_stay_as_they_were() -> None:
             raise SimulatorError("other shapes")
 
     def make(kind: Any) -> Any:
-        return lambda key: made.append(kind(key)) or made[-1]
+        def one(key: Any) -> World:
+            made.append(kind(key))
+            return made[-1]
+
+        return one
 
     spare = Exchangeable(World("spare"), make(World))  # type: ignore[arg-type]
     here = Exchangeable(World("here"), make(Refuses), [spare])  # type: ignore[arg-type]
@@ -170,18 +174,17 @@ def test_one_that_does_not_end_as_it_should_keeps_no_other_from_ending() -> None
             super().close()
             raise SimulatorError("does not end")
 
-    def worlds() -> tuple[Exchangeable, list[World]]:
-        made: list[World] = []
-        here = Exchangeable(World("here"), lambda key: made.append(Stuck(key)) or made[-1])  # type: ignore[arg-type, func-returns-value]
+    made: list[World] = []
+
+    def make(key: Any) -> Any:
+        made.append(Stuck(key))
+        return made[-1]
+
+    for end in (Exchangeable.close, lambda one: one.use(None, only=True)):
+        made.clear()
+        here = Exchangeable(World("here"), make)  # type: ignore[arg-type]
         for key in range(3):
             here.use(key)
-        return here, made
-
-    for end in (
-        lambda one: one.close(),
-        lambda one: one.use(None, only=True),
-    ):
-        here, made = worlds()
         with pytest.raises(SimulatorError, match="does not end"):
             end(here)
         assert [w.closed for w in made] == [True] * 3
