@@ -34,11 +34,28 @@ ANEW = "prefixes anew"
 BASELINES = ("native", "colocated-pipe", "hybrid", "hybrid-pipe")
 
 
+def ways_to_draw(text: str, config: Any) -> dict[str, dict[str, Any]]:
+    """Values of the configuration for each way to draw of `--drawn`; refused before anything runs."""
+    found = {}
+    for way in filter(None, text.split(",")):
+        drawn, plain, _ = way.partition("+plain")  # without shadows and multisampling: other images
+        rendering, _, painters = drawn.partition(":")
+        changes = {
+            "rendering": rendering,
+            "painters": int(painters) if painters else None,
+            "shadows": config.shadows is not False and not plain,
+        }
+        replace(config, **changes)
+        found[way] = changes
+    return found
+
+
 class Run:
     """One trainer: optimised, and driven in every order."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, configuration(args)
+        self.ways = ways_to_draw(args.drawn, self.config)
         self.ends: float = time.monotonic() + args.seconds
         facts = {
             "command": "optimize",
@@ -403,11 +420,7 @@ class Run:
 
     def draw_elsewhere(self) -> None:
         """The optimised order, and the native one, with images drawn in other ways (`--drawn`)."""
-        for text in filter(None, self.args.drawn.split(",")):
-            way, plain, _ = text.partition("+plain")  # without shadows and multisampling: other images
-            rendering, _, painters = way.partition(":")
-            changes = {"rendering": rendering, "shadows": self.config.shadows is not False and not plain}
-            changes |= {"painters": int(painters)} if painters else {}
+        for text, changes in self.ways.items():
             for name in ("optimised", "native"):
                 if name in self.graphs:
                     self.graphs[f"{name}, {text}"] = self.graphs[name]

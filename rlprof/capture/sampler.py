@@ -398,7 +398,10 @@ def _greeting(backend: Backend, sampler: Sampler, devices: Sequence[Device]) -> 
 
 
 def _say(word: str, facts: dict[str, Any]) -> None:
-    print(word, json.dumps(facts), flush=True)
+    try:
+        print(word, json.dumps(facts), flush=True)
+    except BrokenPipeError:  # nobody is there: who started this was interrupted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _devices(text: str) -> list[int] | None:

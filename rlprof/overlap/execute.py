@@ -66,7 +66,10 @@ class Executable(Protocol):
 class Executor:
     """A graph made ready to run, any number of times, by one thread at a time or by several.
 
-    Component workers keep their threads from run to run.
+    Component workers and streams keep their threads from run to run. Context variables and modes of PyTorch
+    are in each call what they are where the run began; what else a call leaves in its thread
+    (``threading.local``, a default device) is seen by later calls there, as by all later ones natively. Which
+    calls share a thread is not promised.
 
     Parameters
     ----------
@@ -82,6 +85,9 @@ class Executor:
         Likewise, for containers that the graph takes apart.
     stream_priorities : mapping of str to int, optional
         Priorities of CUDA streams by component, as of `rlprof.overlap.device.CudaStreams`.
+    threads : Threads, optional
+        Where threads come from, so that graphs that run one after another have the same: what a library keeps
+        for each thread may be memory of the device. By default they are this executor's own.
 
     Raises
     ------
@@ -97,6 +103,7 @@ class Executor:
         flags: Mapping[str, tuple[Flag, ...]] | None = None,
         layouts: Mapping[str, tuple[Layout, ...]] | None = None,
         stream_priorities: Mapping[str, int] | None = None,
+        threads: Threads | None = None,
     ) -> None:
         self.graph = graph
         self._flags = {} if flags is None else flags
@@ -111,7 +118,8 @@ class Executor:
         }
         self._calls = {call.id: _prepared(graph, call, entries) for call in graph.calls}
         self._streams = CudaStreams(stream_priorities)
-        self._threads = Threads()
+        self._own = Threads() if threads is None else None
+        self._threads = self._own if threads is None else threads
 
     def run(
         self,
@@ -147,8 +155,9 @@ class Executor:
         raise failure
 
     def close(self) -> None:
-        """End the threads that calls ran in; a further run starts others."""
-        self._threads.close()
+        """End the threads that calls ran in, unless they were given; a further run starts others."""
+        if self._own is not None:
+            self._own.close()
 
     def _backend(self, calls: Mapping[str, Callable[[Task, Mapping[str, Any]], Any]]) -> Backend:
         if len(self.graph.streams) <= 1:

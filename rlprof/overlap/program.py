@@ -14,6 +14,7 @@ from rlprof.overlap.recording import Recording
 from rlprof.overlap.specs import NodeSpec, StateSpec
 from rlprof.overlap.state import State
 from rlprof.overlap.trace import RunTrace
+from rlprof.taskgraph.threads import Threads
 from rlprof.text import counted, with_article
 
 if TYPE_CHECKING:
@@ -35,12 +36,15 @@ class Program:
         By name.
     table : dict of str to callable
         The graph table: what runs in place of a node's native entry, by path.
+    threads : Threads
+        In which graphs run: the same for all graphs that are installed one after another.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, ExecutionNode] = {}
         self.states: dict[str, State] = {}
         self.table: dict[str, Replacement] = {}
+        self.threads = Threads()
         #: Somebody wants to be called around calls.
         self.has_hooks = False
         self._hooks: list[tuple[str | None, Before | None, After | None]] = []
@@ -384,7 +388,13 @@ class Program:
             )
         if node.gives_futures:
             options.setdefault("interface", "future")
-        options = {"form": recording.form, "flags": recording.flags, "layouts": recording.layouts, **options}
+        options = {
+            "form": recording.form,
+            "flags": recording.flags,
+            "layouts": recording.layouts,
+            "threads": self.threads,
+            **options,
+        }
         return GraphReplacement(graph, entries(self), recording.constants, native=node.entry, **options)
 
     def uninstall(self, region: ExecutionNode | str | None = None) -> None:
@@ -403,9 +413,10 @@ class Program:
         self._undo.append(undo)
 
     def unwrap(self) -> None:
-        """Put back every attribute that `wrap` has replaced, the last first."""
+        """Put back every attribute that `wrap` has replaced, the last first; idle threads of graphs end."""
         while self._undo:
             self._undo.pop()()
+        self.threads.close()
 
     def _find(self, node: ExecutionNode | str) -> ExecutionNode:
         from rlprof.overlap.node import ExecutionNode

@@ -19,7 +19,7 @@ from rlprof.overlap.execute import Executable, Executor, MakeBackend, Priorities
 from rlprof.overlap.flags import Flag, Layout
 from rlprof.overlap.forms import Form, mismatch
 from rlprof.overlap.materialise import Arguments, materialise
-from rlprof.taskgraph import Cancellation, RunRecord
+from rlprof.taskgraph import Cancellation, RunRecord, Threads
 from rlprof.text import with_article
 
 #: Replacements that run around the code that runs here.
@@ -63,6 +63,8 @@ class Replacement:
         Makes the watcher of each call.
     stream_priorities : mapping of str to int, optional
         Priorities of CUDA streams by component; they hold within this process.
+    threads : Threads, optional
+        As for `rlprof.overlap.execute.Executor`.
 
     Attributes
     ----------
@@ -92,6 +94,7 @@ class Replacement:
         priorities: Priorities | None = None,
         watch: Callable[[], Watcher] | None = None,
         stream_priorities: Mapping[str, int] | None = None,
+        threads: Threads | None = None,
     ) -> None:
         if on_mismatch not in ("error", "native"):
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
@@ -105,7 +108,13 @@ class Replacement:
         self.graph = graph
         self.native = native
         self.executor = Executor(
-            graph, entries, constants, flags if on_flag == "error" else None, layouts, stream_priorities
+            graph,
+            entries,
+            constants,
+            flags if on_flag == "error" else None,
+            layouts,
+            stream_priorities,
+            threads,
         )
         self.last_record: RunRecord | None = None
         self._form, self._on_mismatch = form, on_mismatch

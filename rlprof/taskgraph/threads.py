@@ -6,18 +6,21 @@ thread took 0.1 s longer.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-_Orders = SimpleQueue[Callable[[], None] | None]
+_Orders = SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None]
 
 
 class Threads:
     """Threads by name, kept while they have nothing to do; they end with this object.
 
-    Runs at the same time have different threads, whatever their names.
+    Runs at the same time have different threads, whatever their names. Each piece of work has an empty
+    context (`contextvars`), as in a new thread. What else it leaves in its thread is there for the next one:
+    ``threading.local``, modes of PyTorch that are never left.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,7 @@ class Threads:
         Returns
         -------
         callable
-            Waits until it is done, and keeps the thread. Call it once.
+            Waits until it is done. The thread is kept whether or not somebody waits, and however that ends.
         """
         with self._lock:
             idle = self._idle.get(name, [])
@@ -46,16 +49,16 @@ class Threads:
             found = next((idle.pop(k) for k, one in enumerate(idle) if one.is_alive()), None)
         thread = _Thread(name) if found is None else found
         done = threading.Event()
-        thread.do(work, done)
 
-        def join() -> None:
-            try:
-                done.wait()
-            except BaseException:  # Ctrl-C: it is still busy, and ends with that
-                thread.end()
-                raise
+        def finished() -> None:
             with self._lock:
                 self._idle.setdefault(name, []).append(thread)
+            done.set()
+
+        thread.do(work, finished)
+
+        def join() -> None:
+            done.wait()
 
         return join
 
@@ -89,16 +92,9 @@ class _Thread:
         """Whether it can do anything."""
         return self._thread.is_alive()
 
-    def do(self, work: Callable[[], None], done: threading.Event) -> None:
+    def do(self, work: Callable[[], None], finished: Callable[[], None]) -> None:
         """Take an order, and tell when it is done."""
-
-        def order() -> None:
-            try:
-                work()
-            finally:
-                done.set()
-
-        self._orders.put(order)
+        self._orders.put((work, finished))
 
     def end(self) -> None:
         """End after what has been ordered."""
@@ -111,5 +107,11 @@ class _Thread:
 
 def _serve(orders: _Orders) -> None:
     while (order := orders.get()) is not None:
-        order()
-        del order  # a waiting thread keeps nothing alive
+        work, finished = order
+        del order
+        try:
+            contextvars.Context().run(work)
+        finally:
+            del work  # before anybody goes on: a waiting thread keeps nothing alive
+            finished()
+            del finished

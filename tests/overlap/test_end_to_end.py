@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -113,6 +114,21 @@ def test_the_semantic_record_and_the_run_agree_with_the_graph(transform):
     assert not compare(of_graph(graph), of_graph(changed))
     replacement = other.program.table["iteration"]
     assert not verify(lower(changed), replacement.last_record)
+
+
+def test_graphs_that_are_installed_one_after_another_have_the_same_threads():
+    """What a library keeps for each thread is memory: it is not to grow with every graph that is tried."""
+    made, graph, _ = recorded("iteration")
+    before, seen, kept = set(threading.enumerate()), [], []
+    for changed in (spatial(graph), spatial_epochs(graph), spatial(graph), spatial_epochs(graph)):
+        made.program.install(changed)
+        kept.append(made.program.table["iteration"])  # as a search does
+        made.trainer.train(1)
+        seen.append(set(threading.enumerate()) - before)
+    assert len(seen[0]) >= 2
+    assert set().union(*seen) == seen[0]
+    made.program.unwrap()
+    assert not set(threading.enumerate()) & seen[0]
 
 
 @pytest.mark.parametrize("transform", TRANSFORMED)

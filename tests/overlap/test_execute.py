@@ -16,7 +16,7 @@ from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.execute import Executor, execute
 from rlprof.overlap.lower import lower
 from rlprof.overlap.specs import Cell, NodeSpec, StateSpec
-from rlprof.taskgraph import Cancellation, RunCancelledError, SerialBackend, verify
+from rlprof.taskgraph import Cancellation, RunCancelledError, SerialBackend, Threads, verify
 from tests.overlap.adversary import last_first
 from tests.overlap.handmade import SAMPLES, Player, rollout_graph
 
@@ -224,3 +224,47 @@ def test_context_variables_of_the_caller_are_seen_in_every_thread():
     execute(graph, {**Player().entries(), "rollout/chunk/infer": infer}, {}, ((OBS, 2), {}))
     assert seen == {"callers"}
     assert variable.get() == "callers"
+
+
+def test_what_a_call_leaves_in_its_thread_is_no_part_of_what_the_next_run_is_promised():
+    """Context variables and modes of torch are those of the caller, in threads that are kept too."""
+    torch = pytest.importorskip("torch")
+    variable: ContextVar[str] = ContextVar("variable", default="callers")
+    seen = []
+
+    def infer(obs):
+        seen.append((variable.get(), torch.is_grad_enabled(), np.geterr()["divide"]))
+        variable.set("changed")
+        torch.set_grad_enabled(False)
+        np.seterr(divide="raise")
+        return {"action": obs}
+
+    graph = rollout_graph(2, ((0, 1, 2), (3, 4, 5)))
+    executor = Executor(graph, {**Player().entries(), "rollout/chunk/infer": infer}, {})
+    wanted = ("callers", True, np.geterr()["divide"])
+    for _ in range(3):
+        executor.run(((OBS, 2), {}))
+    executor.close()
+    assert set(seen) == {wanted}
+    assert torch.is_grad_enabled()
+
+
+def test_a_call_that_runs_another_graph_in_threads_that_both_have():
+    threads, player = Threads(), Player()
+    graph = rollout_graph(2, ((0, 1, 2), (3, 4, 5)))
+    inner = Executor(graph, Player().entries(), {}, threads=threads)
+    alone, _ = execute(graph, Player().entries(), {}, ((OBS, 2), {}))
+
+    def infer(obs):
+        inner_player = Executor(graph, Player().entries(), {}, threads=threads)
+        assert np.array_equal(inner_player.run(((OBS, 2), {}))[0]["last"], alone["last"])
+        return player.infer(obs)
+
+    outer = Executor(graph, {**player.entries(), "rollout/chunk/infer": infer}, {}, threads=threads)
+    before = threading.active_count()
+    assert np.array_equal(outer.run(((OBS, 2), {}))[0]["last"], alone["last"])
+    inner.run(((OBS, 2), {}))
+    inner.close()  # they are not its own
+    assert threading.active_count() > before
+    threads.close()
+    assert threading.active_count() == before

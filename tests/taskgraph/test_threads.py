@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
+from contextvars import ContextVar
 
 import pytest
 
@@ -109,6 +112,85 @@ def test_a_waiting_thread_keeps_nothing_alive() -> None:
     gc.collect()
     assert not [o for o in gc.get_objects() if isinstance(o, Big)]
     threads.close()
+
+
+def test_an_interruption_while_a_run_closes_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second Ctrl-C, while all that runs is waited for."""
+    threads, go = Threads(), threading.Event()
+    both = threading.Barrier(3, timeout=10)
+
+    def work() -> None:
+        both.wait()
+        go.wait()
+
+    joins = [threads.start(f"interrupted {k}", work) for k in range(2)]
+    both.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            joins[0]()  # as of a back end: nobody waits for the second one
+    del joins
+    go.set()
+    threads.start("interrupted 0", lambda: None)()
+    del threads
+    gc.collect()
+    assert gone({"rlprof interrupted 0", "rlprof interrupted 1"})
+
+
+def test_an_object_that_is_dropped_while_a_thread_is_busy_takes_it_along() -> None:
+    threads, go = Threads(), threading.Event()
+    threads.start("left alone", lambda: print(go.wait(10)))
+    del threads
+    gc.collect()
+    assert "rlprof left alone" in named()
+    go.set()
+    assert gone({"rlprof left alone"})
+
+
+def test_a_thread_that_is_kept_has_an_empty_context_in_every_run() -> None:
+    threads, left = Threads(), ContextVar("left", default="nothing")
+    seen = []
+
+    def call(*_: object) -> None:
+        seen.append(left.get())
+        left.set("something")
+
+    for _ in range(2):
+        run(graph("of one context", "of one context"), ThreadBackend({"call": call}, threads=threads))
+    assert seen == ["nothing", "something"] * 2  # within a run as in any thread
+    threads.close()
+
+
+def test_many_objects_leave_no_thread() -> None:
+    for _ in range(50):
+        run(graph("many a", "many b", None), ThreadBackend({"call": lambda *_: None}, threads=Threads()))
+    gc.collect()
+    assert gone({"rlprof many a", "rlprof many b"})
+
+
+def test_work_of_a_thread_may_close_and_drop_what_keeps_it() -> None:
+    there = [Threads()]
+
+    def call(*_: object) -> None:
+        there[0].close()
+        there.clear()
+
+    run(graph("drops itself"), ThreadBackend({"call": call}, threads=there[0]))
+    gc.collect()
+    assert gone({"rlprof drops itself"})
+
+
+def test_a_program_ends_with_threads_that_are_kept() -> None:
+    code = (
+        "from rlprof.taskgraph import *\n"
+        "g = TaskGraph(tuple(Task(str(k), payload='c', worker=str(k % 4)) for k in range(8)))\n"
+        "kept = [Threads() for _ in range(3)]\n"
+        "for one in kept: run(g, ThreadBackend({'c': lambda *_: None}, threads=one))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

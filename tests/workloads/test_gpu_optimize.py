@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.optimize import Run, _steps_by_round, call_times
+from benchmarks.gpu.optimize import Run, _steps_by_round, call_times, ways_to_draw
 from benchmarks.gpu.solo import LONGEST_PERIOD_S, Reading, Solo, period_s, works
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
@@ -20,6 +20,8 @@ from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive
 from rlprof.overlap.optimize.windows import CallTime
 from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.errors import ConfigurationError
 from tests.overlap.graphs import Node, graph_of
 
 
@@ -138,3 +140,23 @@ def test_times_of_calls_are_those_of_the_latest_iteration_by_a_graph() -> None:
     ran = SimpleNamespace(last_run=(None, SimpleNamespace(tasks=tasks)))
     assert call_times(ran) == [CallTime("a", 1, 4), CallTime("b", 5, 9)]
     assert call_times(SimpleNamespace(last_run=None)) == []
+
+
+def test_ways_to_draw_are_refused_before_anything_runs() -> None:
+    config = configure("tiny", simulator="libero", rendering="egl-one", painters=4)
+    found = ways_to_draw("egl,egl-one:2,,osmesa", config)
+    assert [c["painters"] for c in found.values()] == [None, 2, None]  # nothing but egl-one has any
+    assert {c["shadows"] for c in found.values()} == {True}
+    assert [c["shadows"] for c in ways_to_draw("egl,egl+plain,egl-one:2+plain", config).values()] == [
+        True,
+        False,
+        False,
+    ]
+    assert ways_to_draw("", config) == {}
+    for wrong in ("egl:2", "egl-one:0", "egl-one:1000"):
+        with pytest.raises(ConfigurationError, match="painters"):
+            ways_to_draw(wrong, config)
+    with pytest.raises(ValueError, match="two"):
+        ways_to_draw("egl-one:two", config)
+    with pytest.raises(ConfigurationError):
+        ways_to_draw("egl", configure("tiny"))

@@ -232,7 +232,11 @@ class _Run:
             if not faster(result, self.rule, self.rule.least_gain_frac):
                 lever.use(before)
                 return row("dropped", _why(result, reused=known is not None), result)
-            lever.use(value)
+            try:
+                lever.use(value)
+            except RlprofError as error:  # it could be when this was measured
+                lever.use(before)
+                return row("not measured", error.what)
             lever.keep(value)
             return row("kept", _why(result, reused=known is not None, kept=True), result)
         except KeyboardInterrupt:

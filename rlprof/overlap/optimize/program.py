@@ -186,6 +186,7 @@ class ProgramWorkload:
                     entries(self.program),
                     self.recording.constants,
                     stream_priorities=self._streams,
+                    threads=self.program.threads,
                 )
                 made.append(_Trial(executor, ((*arguments, outside), {}), changing, self._synchronise))
             yield made

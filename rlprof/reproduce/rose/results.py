@@ -281,15 +281,15 @@ def outcome(document: Document) -> dict[str, Any]:
     found, quotas = document.get("optimisation"), document.get("quotas")
     row: dict[str, Any] = dict.fromkeys(("rounds", "accepted", "steps", "ended", "quota", "quota_reason"))
     if isinstance(found, Mapping):
-        rounds = found.get("rounds", ())
+        rounds = found.get("rounds") or ()
         row |= {
             "rounds": len(rounds),
-            "accepted": sum(bool(r["accepted"]) for r in rounds),
-            "steps": "; ".join(found.get("steps", ())),
+            "accepted": sum(bool(r.get("accepted")) for r in rounds),
+            "steps": "; ".join(found.get("steps") or ()),
             "ended": found.get("ended"),
         }
     elif isinstance(given := document.get("given"), Mapping):  # a graph that another run had found
-        row |= {"accepted": given["accepted"], "steps": "; ".join(given["steps"])}
+        row |= {"accepted": given.get("accepted"), "steps": "; ".join(given.get("steps") or ())}
     if isinstance(quotas, Mapping):
         chosen = quotas.get("quotas") or {}
         row |= {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Container
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import CheckpointError, need
 from rlprof.workloads.embodied.trainer import Trainer
 
@@ -100,7 +102,9 @@ def load(
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError("the file is no checkpoint of this version", where=path)
-    other = content["configuration"]
+    # of an earlier version: options that were not there yet are as if they had been left away
+    absent = {f.name: f.default for f in fields(Config) if f.default is not MISSING}
+    other = {k: v for k, v in absent.items() if k in configuration} | content["configuration"]
     changed = sorted(
         k
         for k in configuration.keys() | other.keys()

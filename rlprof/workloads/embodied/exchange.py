@@ -7,7 +7,8 @@ one for each quota. The state goes along.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 from rlprof.workloads.embodied.contracts import (
@@ -65,7 +66,8 @@ class Exchangeable:
     def use(self, key: Any, *, only: bool = False, beside: bool = True) -> None:
         """Let the simulator of a key work, in the state of the one before.
 
-        If one cannot be made, all stay as they are, and what was made with it is closed.
+        If one cannot be made, or does not take the state, all stay as they are, and what was made with it is
+        closed.
 
         Parameters
         ----------
@@ -77,35 +79,35 @@ class Exchangeable:
             Exchange those beside it too.
         """
         together = self._together() if beside else [self]
-        _make_missing([one for one in together if key not in one._all], key)
+        missing = [one for one in together if key not in one._all]
+        _make_missing(missing, key)
+        try:
+            for one in together:
+                if key != one._key:
+                    one._all[key].load_state_dict(one.inner.state_dict())
+        except BaseException:
+            _close([one._all.pop(key) for one in missing])
+            raise
         for one in together:
-            one._work(key, only)
+            one._key = key
+        if only:
+            _close([one._all.pop(k) for one in together for k in list(one._all) if k != key])
 
     def _together(self) -> list[Exchangeable]:
         """Those beside it, whatever is beside them, and itself, which is the last."""
         return [*(one for other in self.beside for one in other._together()), self]
 
-    def _work(self, key: Any, only: bool) -> None:
-        """Let the simulator of a key work, which is there."""
-        if key != self._key:
-            self._all[key].load_state_dict(self.inner.state_dict())
-            self._key = key
-        if only:
-            for gone in [k for k in self._all if k != key]:
-                self._all.pop(gone).close()
-
     def settle(self) -> None:
         """Make the simulator at work the one of key None, and end all others; so for those beside it."""
         key = self._key
         self.use(key, only=True)
-        for one in (self, *self.beside):
+        for one in self._together():
             one._all, one._key = {None: one._all[key]}, None
 
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""
-        for one in self._together():
-            if key != one._key and key in one._all:
-                one._all.pop(key).close()
+        ones = self._together()
+        _close([one._all.pop(key) for one in ones if key != one._key and key in one._all])
 
     def drop_all_but(self, *keys: Any) -> None:
         """End the simulators of all other keys that are not at work."""
@@ -146,8 +148,19 @@ class Exchangeable:
 
     def close(self) -> None:
         """End all of them."""
-        while self._all:
-            self._all.popitem()[1].close()
+        _close([self._all.popitem()[1] for _ in range(len(self._all))])
+
+
+def _close_made(started: Future[Simulator]) -> None:
+    if started.exception() is None:
+        started.result().close()
+
+
+def _close(simulators: Sequence[Simulator]) -> None:
+    """End simulators: all of them, also where one does not end as it should."""
+    with ExitStack() as stack:
+        for simulator in reversed(simulators):
+            stack.callback(simulator.close)
 
 
 def _make_missing(ones: Sequence[Exchangeable], key: Any) -> None:
@@ -155,13 +168,13 @@ def _make_missing(ones: Sequence[Exchangeable], key: Any) -> None:
     if not ones:
         return
     with ThreadPoolExecutor(len(ones)) as pool:
-        started = [pool.submit(one._make, key) for one in ones]
+        started: list[Future[Simulator]] = []
         try:
+            started += (pool.submit(one._make, key) for one in ones)
             made = [one.result() for one in started]
-        except BaseException:  # an interruption too: those that start are waited for
+        except BaseException:  # an interruption too, and a second one: those that start are waited for
             for one in started:
-                if one.exception() is None:
-                    one.result().close()
+                one.add_done_callback(_close_made)
             raise
     for exchangeable, simulator in zip(ones, made, strict=True):
         exchangeable._all[key] = simulator

@@ -213,9 +213,18 @@ class RolloutProcess:
         self.refused = self._answer(call, self.timeout_s).get("refused")
 
     def _answer(self, call: str, limit_s: float) -> dict[str, Any]:
-        connection = self._process.connection
+        connection, interruption = self._process.connection, None
         try:
-            if not connection.poll(limit_s):
+            try:
+                there = connection.poll(limit_s)
+            except KeyboardInterrupt as caught:  # an answer that nobody takes would be that to the next call
+                interruption = caught
+                try:
+                    there = connection.poll(limit_s)
+                except KeyboardInterrupt:  # again
+                    self._end(f"{call} was interrupted")
+                    raise
+            if not there:
                 error: RolloutError = RolloutTimeoutError(
                     f"the rollout's process did not answer to {call} within {limit_s:g} s and was ended",
                     hint="raise timeout_s",
@@ -230,6 +239,8 @@ class RolloutProcess:
             )
             self._fail(error)
             raise error from None
+        if interruption is not None:
+            raise interruption
         if "error" in answer:
             kind = getattr(errors, answer["error"], RolloutError)
             raise kind(f"the rollout's process: {answer['what']}", hint=answer["hint"])

@@ -111,12 +111,15 @@ class ScheduledTrainer:
             What a worker raised.
         """
         self._step, self._results = step, {}
+        # of another iteration, which somebody else has done
+        self._begun = {key: seen for key, seen in self._begun.items() if key[0] == step.index}
         try:
             done = run(self.graph, ThreadBackend(self._calls, threads=self._threads))
-        except TaskFailedError as failed:
-            if failed.__cause__ is None:
+        except BaseException as error:
+            self._begun, self._results = {}, {}  # where the environments are now is not known
+            if not isinstance(error, TaskFailedError) or error.__cause__ is None:
                 raise
-            raise failed.__cause__ from None
+            raise error.__cause__ from None
         self.record = done.record
         shape = shape_of(self.trainer)
         trajectories = [self._trajectory(e) for e in range(shape.epochs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -284,3 +285,24 @@ def test_devices_are_numbers() -> None:
     for wrong in ("", "a", "-1", "0,,1"):
         with pytest.raises(UsageError, match="names no GPUs"):
             module._devices(wrong)
+
+
+@pytest.mark.parametrize("more", [("--probe",), ("--devices", "none")], ids=["ready", "failed"])
+def test_it_ends_quietly_when_nobody_hears_it(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Who started it was interrupted meanwhile."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "--backend", "host", "--folder", str(tmp_path), *more],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert done.stderr == ""

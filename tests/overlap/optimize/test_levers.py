@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +161,19 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
         assert program.at == {"workers": 2}
         assert bool(program.ran) == (turn == 0)
         assert ("measured before" in found.rows[0].reason) == (turn == 1)
+
+
+def test_what_was_measured_and_cannot_be_used_any_more_is_not_kept() -> None:
+    store = Store()
+    first = Program({"workers": 14, "graph": False}, {("workers", 16): 0.9, ("graph", True): 0.8})
+    measured(first, Setting(first, "workers", (16,)), store=store)
+    again = replace(first, at={"workers": 14, "graph": False}, ran=[])
+    workers = Setting(again, "workers", (16,), cannot=(16,))
+    found = measured(again, workers, Setting(again, "graph", (True,)), store=store)
+    first_row = found.rows[0]
+    assert (first_row.outcome, first_row.reason) == ("not measured", "workers cannot be 16")
+    assert again.at == {"workers": 14, "graph": True}
+    assert not workers.kept
 
 
 def test_a_program_with_other_settings_is_measured_anew() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.reproduce.papers import read_paper
-from rlprof.reproduce.rose import ablation, over_time, overhead, quota, samples
+from rlprof.reproduce.rose import ablation, over_time, overhead, quota, results, samples
 from rlprof.reproduce.study import obtain
 from rlprof.unavailable import Unavailable
 from tests.conftest import ROOT
@@ -300,3 +300,19 @@ def test_a_search_on_embodied_training_comes_before_that_of_commands(tmp_path: P
     off, best = quota.compare_best({"quota": frame}, PAPER)
     assert off.ours == pytest.approx(1.1 if with_off else 6 / 5)  # of the commands, if training has none
     assert best.ours == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"given": {}},
+        {"given": {"accepted": None, "steps": None}},
+        {"optimisation": {"rounds": None, "steps": None}},
+        {"optimisation": {"rounds": [{}]}, "given": {"accepted": 1, "steps": ["a"]}},
+        {"optimisation": None, "given": [], "quotas": {"quotas": None}},
+    ],
+)
+def test_an_outcome_that_is_not_told_is_null_and_no_error(document: dict[str, Any]) -> None:
+    found = results.outcome(document)
+    assert not found["accepted"]
+    assert not found["steps"]

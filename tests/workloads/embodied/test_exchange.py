@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -134,3 +136,81 @@ def test_when_one_does_not_start_those_that_did_end_and_all_stay_as_they_were(
     assert all(world.closed for world in started)
     assert [(one.key, kept(one)) for one in (here, *beside)] == [(None, [None])] * 3
     assert not any(one.inner.closed for one in (here, *beside))  # type: ignore[attr-defined]
+
+
+def test_those_beside_what_is_beside_it_are_settled_too() -> None:
+    leaf = Exchangeable(World("leaf"), World)  # type: ignore[arg-type]
+    here = Exchangeable(World("here"), World, [Exchangeable(World("spare"), World, [leaf])])  # type: ignore[arg-type]
+    here.use(2)
+    here.settle()
+    assert (leaf.key, kept(leaf), leaf.inner.key) == (None, [None], 2)  # type: ignore[attr-defined]
+
+
+def test_when_one_does_not_take_the_state_all_stay_as_they_were() -> None:
+    made: list[World] = []
+
+    class Refuses(World):
+        def load_state_dict(self, state: int) -> None:
+            raise SimulatorError("other shapes")
+
+    def make(kind: Any) -> Any:
+        def one(key: Any) -> World:
+            made.append(kind(key))
+            return made[-1]
+
+        return one
+
+    spare = Exchangeable(World("spare"), make(World))  # type: ignore[arg-type]
+    here = Exchangeable(World("here"), make(Refuses), [spare])  # type: ignore[arg-type]
+    with pytest.raises(SimulatorError, match="other shapes"):
+        here.use(2, only=True)
+    assert [(one.key, kept(one)) for one in (here, spare)] == [(None, [None])] * 2
+    assert [w.closed for w in made] == [True, True]
+
+
+def test_one_that_does_not_end_as_it_should_keeps_no_other_from_ending() -> None:
+    class Stuck(World):
+        def close(self) -> None:
+            super().close()
+            raise SimulatorError("does not end")
+
+    made: list[World] = []
+
+    def make(key: Any) -> Any:
+        made.append(Stuck(key))
+        return made[-1]
+
+    for end in (Exchangeable.close, lambda one: one.use(None, only=True)):
+        made.clear()
+        here = Exchangeable(World("here"), make)  # type: ignore[arg-type]
+        for key in range(3):
+            here.use(key)
+        with pytest.raises(SimulatorError, match="does not end"):
+            end(here)
+        assert [w.closed for w in made] == [True] * 3
+
+
+def test_two_interruptions_while_simulators_start_leave_none() -> None:
+    """Ctrl-C twice: in a program of its own, since signals are for the main thread."""
+    code = """
+import os, signal, threading, time
+from rlprof.workloads.embodied.exchange import Exchangeable
+from tests.workloads.embodied.test_exchange import World
+made = []
+def make(key):
+    time.sleep(0.6)
+    made.append(World(key))
+    return made[-1]
+here = Exchangeable(World("here"), make, [Exchangeable(World("spare"), make)])
+for after in (0.2, 0.3):
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    here.use(2)
+except KeyboardInterrupt:
+    time.sleep(0.6)
+    print([w.closed for w in made], here.key)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[True, True] None\n", "")

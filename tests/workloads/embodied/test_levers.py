@@ -450,6 +450,22 @@ def test_what_takes_longer_natively_is_kept_where_it_takes_less_from_what_overla
         check_levers(drawing(out).config, kept)
 
 
+@pytest.mark.usefixtures("drawn")
+def test_an_interruption_of_the_last_comparison_loses_no_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(reference: Any, *_: Any, **__: Any) -> Any:
+        reference()  # the native order, as it was drawn
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.measure_paired", interrupted)
+    out = tmp_path / "optimisation"
+    done = optimize_embodied(drawing(out))
+    assert (done.result.stopped, done.result.ended, done.result.total) == (True, "interrupted", None)
+    assert kept_levers(out / "graph.json") == {"rendering": "egl-one", "shadows": True}
+    assert (out / "checkpoint.pt").exists()
+
+
 @pytest.mark.slow
 def test_how_a_graph_is_drawn_is_there_when_it_runs_and_when_it_goes_on(
     tmp_path: Path, drawn: list[tuple[bool, str, str]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_a_simulator_that_dies_leaves_the_last_checkpoint(tmp_path, monkeypatch)
     monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert saved(tmp_path)["iteration"] == 2
     assert len(runner.run(config, tmp_path, 3, resume=True).rows) == 1
+
+
+def test_a_checkpoint_that_knows_fewer_options_is_as_if_they_had_been_left_away(tmp_path) -> None:
+    config = small(policy="pi0", train="expert")
+    runner.run(config, tmp_path, 1)
+    content = saved(tmp_path)
+    for name in ("keep_prefix", "painters"):  # of an earlier version
+        del content["configuration"][name]
+    torch.save(content, tmp_path / checkpoint.NAME)
+    with pytest.raises(CheckpointError, match="keep_prefix False -> True"):
+        runner.run(replace(config, keep_prefix=True), tmp_path, 2, resume=True)
+    assert len(runner.run(config, tmp_path, 2, resume=True).rows) == 1
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch) -> None:

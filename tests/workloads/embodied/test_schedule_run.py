@@ -43,6 +43,30 @@ def test_every_schedule_gives_the_same_bits(native, stages: StageSchedule) -> No
     assert equal_bits(left(trainer), state)
 
 
+def test_what_was_begun_early_is_forgotten_when_the_iteration_fails_or_another_drives() -> None:
+    trainer = make_trainer(small())
+    scheduled = ScheduledTrainer(trainer, StageSchedule("early", "colocated", 1, env_prefetch=True))
+    training_step = trainer.actor.training_step
+
+    def fails(*_: Any) -> Any:
+        while not scheduled._begun:  # the next episodes have begun
+            time.sleep(0.01)
+        raise RuntimeError("out of memory")
+
+    trainer.actor.training_step = fails  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        scheduled.iteration(GlobalStep(0))
+    trainer.actor.training_step = training_step  # type: ignore[method-assign]
+    trainer.iteration(GlobalStep(0))  # by another driver: the environments go elsewhere
+    begun = []
+    bootstrap = trainer.env.bootstrap_step
+    trainer.env.bootstrap_step = lambda step, *rest: begun.append(step.index) or bootstrap(step, *rest)  # type: ignore
+    scheduled.iteration(GlobalStep(1))
+    assert begun[0] == 1
+    scheduled.iteration(GlobalStep(5))
+    assert {step for step, _ in scheduled._begun} == {6}
+
+
 def test_prefixes_that_are_kept_train_the_same_under_every_schedule() -> None:
     config = small(policy="pi05", train="expert", keep_prefix=True)
     wanted, state = trained(config, 2)

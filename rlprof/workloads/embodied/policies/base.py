@@ -330,7 +330,9 @@ class TorchPolicy(nn.Module, ABC):
             features = self._seen(self._sent(observation))
             return self._evaluate(chain, features, self._prefix(features))
         seen = self._sent(observation._replace(images=None))
-        kept = Kept(*(t.to(self.device) for t in prefix)).prefix()
+        # autograd takes no tensor that was made in inference mode
+        normal = (t.clone() if t.is_inference() else t for t in prefix)
+        kept = Kept(*(t.to(self.device) for t in normal)).prefix()
         return self._evaluate(chain, Features(kept.hidden[:, :0], seen.state, seen.task), kept)
 
     def _evaluate(self, chain: Floats, features: Features, prefix: Prefix) -> Evaluation:

@@ -85,7 +85,8 @@ def layout(
     dtype, device : torch.dtype, torch.device
         Of the tokens.
     """
-    with torch.no_grad():
+    # it is kept, and training uses it after an answer that was given in inference mode
+    with torch.inference_mode(False), torch.no_grad():
         # the type and place are those of the first argument
         cos, sin = model.rotary_emb(torch.empty(0, dtype=dtype, device="cpu"), positions[None])
         cos, sin = (t[0].unflatten(-1, (2, -1))[:, None] for t in (cos, sin))

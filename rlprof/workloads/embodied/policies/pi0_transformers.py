@@ -196,8 +196,9 @@ class Pi0Transformers(FlowPolicy):
         """Who sees whom, shape (1, 1, steps * own, before + steps * own), and positions, for the library."""
         key = (before, own, steps, self.device)
         if key not in self._masks:
-            mask, positions = (t.to(self.device) for t in _who_sees_whom(before, own, steps))
-            self._masks[key] = mask[None, None], positions[None]
+            with torch.inference_mode(False):  # kept: see `gemma.layout`
+                mask, positions = (t.to(self.device) for t in _who_sees_whom(before, own, steps))
+                self._masks[key] = mask[None, None], positions[None]
         return self._masks[key]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -148,18 +148,21 @@ def start(
         painter = pool.submit(
             SimulatorProcesses, f"{_MODULE}:LiberoPainter", envs, workers=painters, **processes, **common
         )
+        physics: SimulatorProcesses | None = None
         try:
             own["rendering"] = APART
             physics = SimulatorProcesses(f"{_MODULE}:Libero", envs, workers=workers, **processes, **own)
-        except BaseException:
-            if painter.exception() is None:
-                painter.result().close()
-            raise
-        try:
             return DrawnApart(physics, painter.result())
-        except BaseException:
-            physics.close()
+        except BaseException:  # an interruption too: what starts still is ended as soon as it is there
+            painter.add_done_callback(_close_made)
+            if physics is not None:
+                physics.close()
             raise
+
+
+def _close_made(started: Future[SimulatorProcesses]) -> None:
+    if started.exception() is None:
+        started.result().close()
 
 
 class DrawnApart:

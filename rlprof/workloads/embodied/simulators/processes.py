@@ -226,10 +226,11 @@ class SimulatorProcesses:
                 stream = io.BytesIO()
                 np.savez(stream, **data[process.number])  # type: ignore[arg-type]
                 process.connection.send_bytes(stream.getvalue())
-        self._answers(self._processes, call, self.timeout_s)
+        answers = self._answers(self._processes, call, self.timeout_s, reads=reads)
         if not reads:
             return []
-        found = [np.load(io.BytesIO(p.connection.recv_bytes()), allow_pickle=False) for p in self._processes]
+        sent = (io.BytesIO(answers[p.number]["sent"]) for p in self._processes)
+        found = [np.load(stream, allow_pickle=False) for stream in sent]
         return [{k: part[k] for k in part.files} for part in found]
 
     def _check(self) -> None:
@@ -241,33 +242,50 @@ class SimulatorProcesses:
             raise kind(f"the simulator is no more: {self._broken}", hint=hint)
 
     def _answers(
-        self, processes: Sequence[ServedProcess], call: str, limit_s: float
+        self, processes: Sequence[ServedProcess], call: str, limit_s: float, *, reads: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Wait for all; the first error after all have answered, so that none is left in the middle."""
+        """Wait for all, and for what they send with it (`reads`).
+
+        The first error, or an interruption, is raised after all have answered, so that none is left in the
+        middle: an answer that nobody takes would be that to the next call. A second interruption ends them.
+        """
+        interruption: KeyboardInterrupt | None = None
         until = time.monotonic() + limit_s
         waiting: dict[Any, ServedProcess] = {p.connection: p for p in processes}
         answers: dict[int, dict[str, Any]] = {}
         while waiting:
-            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            try:
+                ready = wait(list(waiting), max(0.0, until - time.monotonic()))
+            except KeyboardInterrupt as error:
+                if interruption is not None:
+                    self._end(f"{call} was interrupted")
+                    raise
+                interruption = error
+                continue
             if not ready:
                 slow = next(iter(waiting.values()))
-                error: SimulatorError = SimulatorTimeoutError(
+                failure: SimulatorError = SimulatorTimeoutError(
                     f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended",
                     hint="raise timeout_s, or use fewer environments in a process",
                 )
-                self._fail(error)
-                raise error
+                self._fail(failure)
+                raise failure
             for connection in ready:
                 process = waiting.pop(connection)
                 try:
-                    answers[process.number] = json.loads(process.connection.recv_bytes())
+                    answer = json.loads(process.connection.recv_bytes())
+                    if reads and "error" not in answer:
+                        answer["sent"] = process.connection.recv_bytes()
+                    answers[process.number] = answer
                 except (EOFError, OSError):
-                    error = SimulatorDiedError(
+                    failure = SimulatorDiedError(
                         f"{self._name(process)} {process.how_it_ended()} during {call}",
                         hint="look at its memory, and run the simulator in one process to see why",
                     )
-                    self._fail(error)
-                    raise error from None
+                    self._fail(failure)
+                    raise failure from None
+        if interruption is not None:
+            raise interruption
         for process in processes:
             answer = answers[process.number]
             if "error" in answer:

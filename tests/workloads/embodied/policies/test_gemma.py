@@ -226,3 +226,14 @@ def test_other_layers_are_left_to_the_library() -> None:
     del attention.q_norm
     model.layers[0].post_attention_layernorm = torch.nn.RMSNorm(64)
     assert not gemma.known(model)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("train", ["full", "lora"])
+def test_what_is_kept_of_an_answer_in_inference_mode_does_for_training(lean: bool, train: Any) -> None:
+    policy = _pair(replace(SIZE, train=train))[not lean]
+    with torch.inference_mode():
+        answer = policy.act(SEEN, policy.noise(SEEN, GlobalStep(0), 0, 0))
+    found = policy.evaluate(SEEN, answer.chain)
+    torch.autograd.backward(found.log_prob.sum() + found.value.sum())
+    assert any(p.grad is not None and p.grad.any() for p in policy.vlm.language_model.parameters())

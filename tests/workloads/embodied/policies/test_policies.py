@@ -84,6 +84,18 @@ def test_a_prefix_that_was_kept_is_evaluated_as_the_observation_is(family: str) 
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.parametrize("preset", ["tiny", "exact"])
+def test_a_prefix_that_was_kept_in_inference_mode_does_for_training(preset: str) -> None:
+    policy = make(replace(size_of("pi0", preset), image=32, train="expert"), spec(cameras=2), seed=1)
+    policy.keeps_prefix = True
+    seen = observation(4, cameras=2)
+    with torch.inference_mode():
+        answer = policy.act(seen, policy.noise(seen, STEP, 0, 1))
+    evaluation = policy.evaluate(seen._replace(images=None), answer.chain, answer.prefix)
+    torch.autograd.backward(evaluation.log_prob.sum() + evaluation.value.sum())
+    assert any(p.grad is not None and p.grad.any() for p in policy.trainable())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_density_is_the_one_that_noise_is_drawn_from(family: str) -> None:
     """Over many draws the mean of the log-probability is minus the entropy."""

@@ -203,3 +203,32 @@ def test_archives_that_cannot_be_used(tmp_path) -> None:
     done = unpack(archive(tmp_path, "2.7"), tmp_path / "there", sys.executable)
     assert done.returncode == 1
     assert "is for Python 2.7" in done.stderr
+
+
+@pytest.mark.parametrize(("slow", "times"), [("Libero", 1), ("LiberoPainter", 1), ("LiberoPainter", 2)])
+def test_an_interruption_while_either_starts_leaves_neither(slow: str, times: int) -> None:
+    """Ctrl-C, and again: in a program of its own, since signals are for the main thread."""
+    code = f"""
+import os, signal, threading, time
+from rlprof.workloads.embodied.simulators import libero_start
+made = []
+class Started:
+    def __init__(self, what, *_, **__):
+        time.sleep(0.8 if what.endswith(":{slow}") else 0)
+        self.closed = False
+        made.append(self)
+    def close(self):
+        self.closed = True
+libero_start.SimulatorProcesses = Started
+for k in range({times}):
+    threading.Timer(0.2 + 0.1 * k, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    libero_start.start(1, chunk_steps=1, episode_steps=1, rendering="egl-one")
+except KeyboardInterrupt:
+    time.sleep(1)
+    print(all(one.closed for one in made))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -257,3 +257,24 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         faulty(python="/nowhere/python")
     with faulty() as simulator, pytest.raises(SimulatorError, match="shape"):
         simulator.step(ACTIONS[:, :1])
+
+
+@pytest.mark.parametrize("call", ["step", "state_dict"])
+def test_an_interrupted_call_leaves_no_answer_for_the_next_one(call: str) -> None:
+    arguments = (ACTIONS,) if call == "step" else ()
+    with faulty(how="is busy", call=call) as simulator:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            getattr(simulator, call)(*arguments)
+        if call == "step":
+            assert simulator.state_dict()["count"].tolist() == [1] * 4
+        else:
+            assert simulator.step(ACTIONS).observation.task.tolist() == [1] * 4
+        # again, and impatiently: they end
+        for after_s in (0.3, 0.6):
+            threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            getattr(simulator, call)(*arguments)
+        with pytest.raises(SimulatorError, match=f"{call} was interrupted"):
+            simulator.render()
+    assert gone(simulator.process_ids)
