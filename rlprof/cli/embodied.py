@@ -207,7 +207,7 @@ def options(
     ] = None,
     whole_answers: Annotated[
         bool | None,
-        typer.Option("--whole-answers", help="What the policy computes for an answer is one node."),
+        typer.Option("--whole-answers", help="What follows the vision tower in an answer is one node."),
     ] = None,
     keep_prefix: Annotated[
         bool | None,

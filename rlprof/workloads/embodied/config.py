@@ -78,8 +78,8 @@ class Config:
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     whole_answers : bool
-        What the policy computes for an answer is one node in place of one for each phase: a graph of calls
-        then waits for the device once, not after each of them.
+        What follows the vision tower in an answer is one node in place of one for each phase: a graph of
+        calls then waits for the device once, not after each of them.
     keep_prefix : bool
         Answers keep what the frozen backbone made (keys and values), and training uses it in place of making
         it anew: where training changes the expert alone.

@@ -22,7 +22,7 @@ class RolloutWorker:
     policy : Policy
         Its own; an actor has another.
     whole : bool
-        An answer is one node from images to its last point, not one for each phase.
+        What follows the vision tower in an answer is one node, not one for each phase.
 
     Attributes
     ----------

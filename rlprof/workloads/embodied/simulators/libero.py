@@ -249,7 +249,7 @@ class Libero:
         return self._observe(noise.rows(self.spec.envs, samples))
 
     def views(self, samples: Samples = None) -> Floats:
-        """What there is to draw, for `LiberoPainter`; shape (batch, view_dim)."""
+        """What there is to draw, for `libero_painter.LiberoPainter`; shape (batch, view_dim)."""
         rows = noise.rows(self.spec.envs, samples)
         return np.column_stack([self._frames[rows], self._views[rows].reshape(len(rows), -1)])
 
@@ -312,89 +312,6 @@ class Libero:
                 self._gl.submit(self._painter.close).result()
             self._gl.shutdown()
             self._gl = None
-        while self._tasks:
-            self._tasks.popitem()[1].close()
-
-
-class LiberoPainter:
-    """What draws for all environments or some, in a process of its own with one GL context.
-
-    Parameters
-    ----------
-    envs, chunk_steps, group, tasks, cameras, image, every_action
-        As of `Libero`.
-    shadows : bool
-        Shadows and multisampling.
-    first, stride : int
-        As of `Libero`; 0 and 1 if there is one painter.
-
-    Raises
-    ------
-    MissingPackageError, RenderError
-        As `Libero`.
-    """
-
-    def __init__(
-        self,
-        envs: int,
-        *,
-        chunk_steps: int,
-        group: int,
-        tasks: int,
-        cameras: int,
-        image: int,
-        every_action: bool,
-        shadows: bool = True,
-        first: int = 0,
-        stride: int = 1,
-    ) -> None:
-        frames = chunk_steps if every_action else 1
-        self.spec = SimulatorSpec(
-            name="libero",
-            envs=envs,
-            chunk_steps=chunk_steps,
-            episode_steps=chunk_steps,
-            action_dim=ACTION_DIM,
-            state_dim=STATE_DIM,
-            cameras=cameras,
-            height=image,
-            width=image,
-            group=group,
-            view_dim=1 + frames * VIEW,
-        )
-        self._task = (first + stride * np.arange(envs)) // group % tasks
-        choose_gl(EGL)
-        self._tasks = {int(task): TaskEnv(int(task)) for task in np.unique(self._task)}
-        self._painter = Painter(
-            {task: env.model for task, env in self._tasks.items()},
-            cameras=cameras,
-            image=image,
-            shadows=shadows,
-        )
-
-    def paint(self, views: Floats, samples: Samples = None) -> Array:
-        """Draw environments.
-
-        Parameters
-        ----------
-        views : ndarray, shape (batch, view_dim)
-            Of `Libero.views`.
-        samples : ndarray of int64, optional
-            Which environments.
-
-        Returns
-        -------
-        ndarray of uint8, shape (batch, cameras, image, image, 3)
-            Their images.
-        """
-        rows = noise.rows(self.spec.envs, samples)
-        frames = views[:, 0].astype(np.int64)
-        every = views[:, 1:].reshape(len(rows), -1, VIEW)
-        return paint(self._painter, self.spec, rows, self._task[rows], frames, every)
-
-    def close(self) -> None:
-        """Let go of the GL context and of LIBERO's environments."""
-        self._painter.close()
         while self._tasks:
             self._tasks.popitem()[1].close()
 

@@ -146,7 +146,12 @@ def start(
     common["shadows"] = shadows is not False
     with ThreadPoolExecutor(1) as pool:  # both take their time to start
         painter = pool.submit(
-            SimulatorProcesses, f"{_MODULE}:LiberoPainter", envs, workers=painters, **processes, **common
+            SimulatorProcesses,
+            f"{_MODULE}_painter:LiberoPainter",
+            envs,
+            workers=painters,
+            **processes,
+            **common,
         )
         physics: SimulatorProcesses | None = None
         try:
