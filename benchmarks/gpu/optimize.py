@@ -428,7 +428,8 @@ class Run:
 
     def names(self) -> list[str]:
         """Orders to run, each graph once."""
-        names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
+        wanted = self.args.variants.replace("_", " ").split(",")  # shell scripts split options at spaces
+        names = [n for n in wanted if n in self.graphs or n in BASELINES]
         names += [n for n in (*self.drawn, "with quota") if n in self.graphs]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
