@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     # as on a CUDA device whose capture fails
     monkeypatch.setattr(captured, "_Chain", fails)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(priority=0))
     steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
     steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
     policy.captured, steps.refused = steps, None
@@ -71,7 +73,7 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     assert steps.refused is None
     assert policy.captured is steps
     worker.predict(seen, GlobalStep(0), 0, 0)
-    steps._chains = {4: [object()]}
+    steps._chains = {(4, 0): [object()]}
     worker.reload("cpu")  # weights that were on the host may lie elsewhere now
     assert steps.graphs == 0
 
