@@ -212,7 +212,7 @@ def options(
     prefix_worker: Annotated[
         bool | None,
         typer.Option(
-            "--prefix-worker", help="The backbone is a node apart: in a graph, beside another group's denoise steps."
+            "--prefix-worker", help="The backbone is a node apart, beside another group's denoise steps."
         ),
     ] = None,
     keep_prefix: Annotated[

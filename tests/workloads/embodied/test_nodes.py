@@ -131,7 +131,9 @@ def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: 
             moves = [c.name for c in search(graph, target, {}).candidates if c.steps[0].kind == "rewire"]
             moves = [name for name in moves if "/predict/" in name]
             # all but the first point of the chain needs the prefix
-            assert not moves or (apart and not whole and moves == [f"rewire {CHUNK}/predict/backbone stream=own"])
+            assert not moves or (
+                apart and not whole and moves == [f"rewire {CHUNK}/predict/backbone stream=own"]
+            )
 
 
 def test_wrapping_changes_nothing_and_is_undone() -> None:
