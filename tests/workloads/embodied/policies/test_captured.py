@@ -78,6 +78,39 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     assert steps.graphs == 0
 
 
+def test_streams_of_another_priority_have_graphs_of_their_own(monkeypatch) -> None:
+    from rlprof.workloads.embodied.policies import captured
+
+    class Chain:
+        key: Any = None
+        began = 0
+
+        def __init__(self, *_: Any) -> None:
+            made.append(self)
+
+        def begin(self, key: Any, *_: Any) -> None:
+            self.key = key
+
+    made: list[Chain] = []
+    policy, seen = make(size_of("pi0", "tiny"), spec(), seed=1), observation(4)
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
+    prefix, point = policy.backbone(features), policy.start(noise)
+    monkeypatch.setattr(captured, "_Chain", Chain)
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    used = []
+    for priority in (0, -1, -1, 0):
+        stream = SimpleNamespace(priority=priority)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
+        chains = [steps._chain(point, prefix, features, noise, index) for index in range(2)]
+        assert chains[0] is chains[1]  # from the first step to the last
+        chains[0].key = None
+        used.append(chains[0])
+    assert used == [made[0], made[1], made[1], made[0]]
+    assert steps.graphs == 2
+
+
 def _answers(policy: Any, batches: list[int]) -> list[Any]:
     found = []
     for k, batch in enumerate(batches):
