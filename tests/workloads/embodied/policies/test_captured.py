@@ -99,11 +99,11 @@ def test_streams_of_another_priority_have_graphs_of_their_own(monkeypatch) -> No
     monkeypatch.setattr(captured, "_Chain", Chain)
     steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
     steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
-    used = []
+    used: list[Any] = []
     for priority in (0, -1, -1, 0):
         stream = SimpleNamespace(priority=priority)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
-        chains = [steps._chain(point, prefix, features, noise, index) for index in range(2)]
+        chains: list[Any] = [steps._chain(point, prefix, features, noise, index) for index in range(2)]
         assert chains[0] is chains[1]  # from the first step to the last
         chains[0].key = None
         used.append(chains[0])
