@@ -18,12 +18,19 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, shortened, workload_options
+from benchmarks.gpu.embodied_report import (
+    Gpu,
+    Report,
+    configuration,
+    mps_daemon,
+    shortened,
+    workload_options,
+)
 from benchmarks.gpu.solo import Solo
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
@@ -646,20 +653,6 @@ def _write(path: Path, document: Any) -> None:
     write_json(path, document)
 
 
-@contextmanager
-def _mps(wanted: bool) -> Iterator[None]:
-    """An MPS daemon of our own; this process and those that it starts are its clients."""
-    if not wanted:
-        yield
-        return
-    from rlprof.overlap.quota.daemon import mps
-
-    with mps(0) as daemon:
-        os.environ.update(daemon.environment())
-        print(f"-- MPS daemon in {daemon.folder}", flush=True)
-        yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = functools.partial(parser.add_argument)
@@ -716,7 +709,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with _mps(args.mps):
+    with mps_daemon() if args.mps else nullcontext():
         run = Run(args)
 
         def interrupt(*_: Any) -> None:

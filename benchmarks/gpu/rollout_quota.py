@@ -3,9 +3,10 @@
     python -m benchmarks.gpu.rollout_quota --out OUT --simulator mujoco_warp --seconds 150
 
 A policy answers while the simulator carries out a chunk, both clients of MPS; a round ends when both are
-ready. The one that is ready first has slack. If that is the rollout, processes with smaller quotas are started,
-several at the same time, and take turns with the one that has all SMs: first over the whole range, then around
-the best. Algorithm 2 then goes over what was measured. Written after every step: a kill loses nothing.
+ready. The one that is ready first has slack. If that is the rollout, processes with smaller quotas are
+started, several at the same time, and take turns with the one that has all SMs: first over the whole range,
+then around the best. Algorithm 2 then goes over what was measured. A kill loses nothing of what was written
+after every step.
 """
 
 from __future__ import annotations
