@@ -89,9 +89,10 @@ class Gpu:
         """Clocks, temperature, what slows it down."""
         if not self.cuda:
             return None
+        from rlprof.gpu_numbers import gpu_number
         from rlprof.overlap.quota.machine import gpu_state
 
-        found = gpu_state(str(int(self.device.partition(":")[2] or 0)))
+        found = gpu_state(str(gpu_number(self.device)))
         return found if isinstance(found, dict) else str(found)
 
     def timed(self, call: Callable[[], Any], times: int = 3, most_s: float = 1e9) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlprof.errors import RlprofError
+from rlprof.gpu_numbers import gpu_number
 from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -126,7 +127,11 @@ class Activity:
 
         if running := os.environ.get(ENVIRONMENT):
             return cls(Path(running), "the capture's")
-        gpus = tuple(sorted({int(d.partition(":")[2] or 0) for d in device if d.startswith("cuda")}))
+        numbers = {gpu_number(d) for d in device if d.startswith("cuda")}
+        for number in numbers:
+            if isinstance(number, Unavailable):
+                return cls(None, number.reason)
+        gpus = tuple(sorted(number for number in numbers if isinstance(number, int)))
         tried = [backend] if backend != "auto" else ["cupti", "dcgm", "nvml"] if gpus else ["host"]
         reasons = []
         for name in tried:

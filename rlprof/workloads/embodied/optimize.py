@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import rlprof
 from rlprof.errors import RlprofError
+from rlprof.gpu_numbers import gpu_number
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, ProgramCores, SampledDevice
 from rlprof.overlap.optimize.program import ProgramWorkload
+from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
@@ -208,7 +210,9 @@ def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further:
             return [pid for s in simulators for pid in getattr(s, "process_ids", ())]
 
         return ProgramCores(processes)
-    device = int(config.device.partition(":")[2] or 0) if wanted == "auto" else None
+    device = gpu_number(config.device) if wanted == "auto" else None
+    if isinstance(device, Unavailable):
+        return NoActivity(device.reason)
     try:
         return SampledDevice(out, device)
     except RlprofError as error:
@@ -320,7 +324,8 @@ def machine_state(config: Config) -> dict[str, Any]:
         return {}
     from rlprof.overlap.quota.machine import gpu_state
 
-    found = gpu_state(str(int(config.device.partition(":")[2] or 0)))
+    number = gpu_number(config.device)
+    found = number if isinstance(number, Unavailable) else gpu_state(str(number))
     return {"gpu": found if isinstance(found, dict) else str(found)}
 
 
