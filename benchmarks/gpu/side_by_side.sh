@@ -26,5 +26,5 @@ run 0 & run 1 &
 ( sleep 60; nvidia-smi; ) > "$out/processes.txt" 2>&1 &
 wait
 for k in 0 1; do echo "== GPU $k"; grep -v '^   *LEFT OUT' "$out/$k.txt" | tail -n "${SHOWN:-45}" | cut -c1-420; done
-grep -c python "$out/processes.txt"
+echo "== processes by GPU and kind"; grep -E ' (C|G|C\+G|M\+C) ' "$out/processes.txt" | awk '{print $2, $6}' | sort | uniq -c
 rm -f "$out"/[01].txt; ls -la "$out"/*; echo "== all: $SECONDS s"
