@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -165,22 +165,3 @@ def median_use(uses: Sequence[Use]) -> Use:
 def available_cores() -> int:
     """Cores that this process and its children may use."""
     return len(os.sched_getaffinity(0))
-
-
-def read_again(step: Mapping[str, Any]) -> Use:
-    """What a profiled iteration took, of its step in a stored result.
-
-    Results without readings have a mean over all that was watched: their busy time is at most as long, since
-    what was not of the iteration is in it. So is processor time in all of them.
-    """
-    from benchmarks.gpu.solo import Reading, busy_shares
-
-    core_s = step["own_core_s"] + step["simulator_core_s"]
-    if (stored := step.get("gpu_utilization_readings")) is None:
-        if step.get("gpu_utilization") is None:
-            return Use(0.0, step["wall_s"], core_s, None, "no utilisation was read")
-        return Use(0.0, step["wall_s"], core_s, step["gpu_utilization"] * step["seconds"])
-    start_s = step.get("first_call_s", 0.0)
-    end_s = start_s + step["wall_s"]
-    shares = busy_shares([Reading(*one) for one in stored], start_s, end_s)
-    return Use(start_s, end_s, core_s, sum(r.busy_frac * share_s for r, share_s in shares))
