@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.stored_bound OUT/optimize_libero.json OUT/measurements.jsonl
 
 Takes durations and activity of the profiled native iteration from the measurements, what native iterations
-took from the result, and the graph from a recording of the same program at tiny size. The result is left as it
+took from the result, and the graph from a recording of the same program at tiny size. The result stays as it
 is.
 """
 

@@ -1,4 +1,4 @@
-"""Bounds on overlap by what native iterations took of the GPU: worked by hand, and those of a run on an H200."""
+"""Bounds by what native iterations took of the GPU: worked by hand, and those of a run on an H200."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_kernels_of_one_process_may_run_side_by_side_and_graphics_may_not() -> N
     # busy for 3 s: a second of drawing, which the 0.15 s of SM time in it are part of, and two answers
     assert profiled.graphics_s(3.0) == pytest.approx(1.0)
     found = profiled.bounds(use(3.0))["any graph"]
-    assert (found.binding, found.least_s) == (SLICES, pytest.approx(2.0))
+    assert found.binding == SLICES
+    assert found.least_s == pytest.approx(2.0)
     # both answers at once take a second beside no drawing: there is a graph of 2 s, which this forbids
     assert limits(found)[IN_TURN] == pytest.approx(3.0)
     assert IN_TURN not in {one.name for one in found.limits}
@@ -124,12 +125,12 @@ class Gauge:
     def __init__(self, answers: int) -> None:
         self.answers = answers
 
-    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlInit(self) -> None: ...
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
-    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> Any:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> Any:
         self.answers -= 1
         if self.answers < 0:
             raise RuntimeError("the GPU is lost")
@@ -200,7 +201,7 @@ def test_the_bound_of_a_stored_run_is_found_again(stored: dict[str, Any], bounds
 
 def test_uses_that_are_stored_are_those_that_count(stored: dict[str, Any]) -> None:
     (alone,) = stored_uses(stored)
-    assert (alone.start_s, alone.end_s) == (0.037, pytest.approx(6.085))
+    assert (alone.start_s, alone.end_s) == pytest.approx((0.037, 6.085))
     uses = [alone, use(None), use(2.0)]
     newer = stored | {"native_use": {str(i): one.to_dict() for i, one in enumerate(uses)}}
     for one, read in zip(uses, stored_uses(json.loads(json.dumps(newer))), strict=True):
