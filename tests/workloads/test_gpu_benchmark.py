@@ -160,7 +160,7 @@ def test_the_table_of_an_optimisation_says_what_it_gained_and_at_most_could() ->
     assert any("replayed" in line for line in lines)
     # today's results tell beside the bound what would hold if kernels took turns, and how far apart both are
     limit = {"name": "GPU time slices, kernels in turn", "least_s": 4.0}
-    over = {"iterations": 3, "least_s": 3.5, "median_s": 3.6, "most_s": 3.8}
+    over: dict[str, Any] = {"iterations": 3, "least_s": 3.5, "median_s": 3.6, "most_s": 3.8}
     over["assumed"] = {limit["name"]: {"least_s": 3.9, "median_s": 4.0, "most_s": 4.1}}
     new = {"least_s": 3.6, "binding": "SM time", "limits": [], "assumed": [limit], "over_iterations": over}
     medians["optimised"]["most_speedup"]["any graph"] = 2.0

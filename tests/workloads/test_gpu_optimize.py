@@ -18,6 +18,7 @@ from benchmarks.gpu.solo import (
     Cores,
     Reading,
     Solo,
+    Use,
     period_s,
     renewed_every_s,
     works,
@@ -27,7 +28,7 @@ from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.bound import Limit, Resource, bound
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive
-from rlprof.overlap.optimize.windows import CallTime
+from rlprof.overlap.optimize.windows import CallTime, Window
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.errors import ConfigurationError
@@ -153,6 +154,27 @@ def test_busy_time_counts_as_that_of_all_calls_that_a_reading_may_be_of() -> Non
     assert 0.5 * (2.0 - 0.5) <= least.work_s <= 0.5 * 2.0
     plain = Limit(IN_TURN, slices.amount_s)
     assert plain.least_s < least.least_s <= 4.0  # the native order
+
+
+def test_every_native_iteration_that_is_read_moves_the_bound() -> None:
+    native = graph_of([Node("draw", "env", mixes=True), Node("a", "rollout", (), mixes=True)], ())
+    windows = [Window(f"it/{n}", 1, s, s, 0.5, 1.0, (), True) for n, s in (("draw", 1.0), ("a", 2.0))]
+    made = run({}, "optimised=a")
+    made.graphs["optimised"].calls = ()
+    made.profiled, made.uses = None, {}
+    made.bound()  # nothing was profiled
+    made.profiled = Profiled(native, windows)
+    for turn, (busy_s, least_s) in enumerate(((4.0, 3.0), (3.0, 2.5), (3.6, 2.6))):
+        made.uses[f"turn {turn}"] = Use(0.0, 4.0, 0.5, busy_s)
+        made.bound()
+        assert made.least["any graph"].least_s == pytest.approx(least_s)
+    document = made.report.document
+    assert document["native_use"]["turn 1"]["busy_s"] == 3.0
+    assert document["bound"]["any graph"]["over_iterations"]["most_s"] == pytest.approx(3.0)
+    told = made.compared("optimised", 5.2, 4.0)
+    assert told["most_speedup"]["any graph"] == pytest.approx(2.0)
+    assert told["share_of_bound"]["any graph"] == pytest.approx(0.65)
+    assert told["most_speedup_assumed"]["any graph"] == {IN_TURN: pytest.approx(5.2 / 3.6, abs=1e-4)}
 
 
 def test_times_of_calls_are_those_of_the_latest_iteration_by_a_graph() -> None:
