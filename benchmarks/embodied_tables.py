@@ -139,14 +139,29 @@ def _decided(result: dict[str, Any]) -> list[str]:
             rows.append(("paid back after iterations", f"{after:.0f}"))
     most = (result.get("summary", {}).get("optimised") or {}).get("most_speedup") or {}
     for name, bound in (result.get("bound") or {}).items():
-        gain = f"{most[name]:.2f} times as fast; " if name in most else ""
-        rows.append((f"bound, {name}", f"{gain}{bound['least_s']:.2f} s, by {bound['binding']}"))
+        over = bound.get("over_iterations") or {}
+        rows.append((f"bound, {name}", _limit(bound["least_s"], bound["binding"], most.get(name), over)))
+        for one in bound.get("assumed") or ():  # no bound: it holds only as its name says
+            gain = None if name not in most else most[name] * bound["least_s"] / one["least_s"]
+            spread = over.get("assumed", {}).get(one["name"]) or {}
+            spread = {**spread, "iterations": over.get("iterations", 1)} if spread else {}
+            told = _limit(one["least_s"], one["name"], gain, spread)
+            rows.append((f"beside it, {name}", told))
     for name, step in result["steps"].items():
         if name.endswith("_replay") and step.get("ok"):
             what = f"native answers to {step['calls']} calls of `{name.removesuffix('_replay')}`, replayed"
             far = f"actions differ by at most {step['actions']:.1e}, log-probabilities by"
             rows.append((what, f"{far} {step['log_prob']:.1e}"))
     return ["", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)] if rows else []
+
+
+def _limit(least_s: float, name: str, gain: float | None, over: dict[str, Any]) -> str:
+    """What a limit allows, by what, and how far apart iterations put it."""
+    text = f"{gain:.2f} times as fast; " if gain is not None else ""
+    text += f"{least_s:.2f} s, by {name}"
+    if over.get("iterations", 1) > 1:
+        text += f"; {over['least_s']:.2f} to {over['most_s']:.2f} s in {over['iterations']} native iterations"
+    return text
 
 
 def _simulator(config: dict[str, Any]) -> str:

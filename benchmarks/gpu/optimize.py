@@ -23,6 +23,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.bounds import Profiled, available_cores, spreads
 from benchmarks.gpu.embodied_report import (
     Gpu,
     Report,
@@ -31,7 +32,7 @@ from benchmarks.gpu.embodied_report import (
     shortened,
     workload_options,
 )
-from benchmarks.gpu.solo import Solo
+from benchmarks.gpu.solo import Solo, Use, works
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
@@ -97,6 +98,9 @@ class Run:
         self.memory = False
         self.native_profile: Any = None
         self.least: Any = None
+        self.profiled: Profiled | None = None
+        #: What native iterations took of cores and of the GPU, for the bound.
+        self.uses: dict[str, Use] = {}
         self.steps: Any = ()
         self.by_hand_steps: Any = ()
         self.levels: Any = ()
@@ -220,40 +224,54 @@ class Run:
         workload = self.here.workload
         times: list[Any] = []
         with self.report.step("native_profile") as found:
-            began = time.monotonic()
+            began_ns = time.monotonic_ns()
             with Solo(self.config.device, self.here.simulator) as solo:
                 self.native_profile = workload.profile(workload.native)
+                ended_ns = time.monotonic_ns()
+                solo.wait()
             self.seen.take(0)
-            self.longest_s["native"] = time.monotonic() - began
+            self.longest_s["native"] = (ended_ns - began_ns) / 1e9
             found["wall_s"] = round(self.native_profile.measurement.time_s, 3)
             found["source"] = self.native_profile.source
             found.update(solo.to_dict())
             times = call_times(workload)
             if times:  # relative to the readings of the GPU's utilisation
-                found["first_call_s"] = round(solo.since_began(times[0].start_ns), 3)
+                began_ns, ended_ns = times[0].start_ns, max(t.end_ns for t in times)
+                found["first_call_s"] = round(solo.since_began(began_ns), 3)
+            self.uses["profile"] = solo.use(began_ns, ended_ns)
             # the search begins with what was profiled here
             store = Store(self.measurements)
             key = key_of(workload.key, "profile", workload.native.hash)
             store.put(key, "profile", self.native_profile.to_dict())
-        if self.native_profile is None:
+        if "profile" not in self.uses:
             return
         with self.report.step("bound") as found:
-            from rlprof.overlap.optimize.bound import bound, sm_resource
+            from rlprof.workloads.embodied.nodes import ENV
             from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS
 
-            windows = self.native_profile.windows
-            durations = {w.node: w.mean_s for w in windows}
-            resources = {"SM time": sm_resource(workload.native, windows), **solo.resources(times)}
-            if self.args.mps and self.config.simulator in CUDA_SIMULATORS:
-                del resources["GPU time slices"]  # clients of MPS share the GPU, not its time
-            least = bound(workload.native, durations, resources)
-            whole = bound(workload.native, durations, resources, whole_batches=True)
-            self.least = {"any graph": least, "graphs of whole batches": whole}
-            self.report.document["bound"] = {k: v.to_dict() for k, v in self.least.items()}
+            self.profiled = Profiled(
+                workload.native,
+                self.native_profile.windows,
+                works(solo.readings, times) if times else (),
+                simulator=ENV,
+                slices=not (self.args.mps and self.config.simulator in CUDA_SIMULATORS),
+                cores=available_cores(),
+            )
+            self.bound()
             for name, one in self.least.items():
                 found[name] = f"{one.least_s:.2f} s ({one.binding})"
-                print(f"   {name}: " + ", ".join(str(limit) for limit in one.limits), flush=True)
-            found["unknown"] = str(least.unknown)
+                limits = (*one.limits, *one.assumed)
+                print(f"   {name}: " + ", ".join(str(limit) for limit in limits), flush=True)
+                found["unknown"] = str(one.unknown)
+
+    def bound(self) -> None:
+        """Bounds by all native iterations that were read until now; see `benchmarks.gpu.bounds`."""
+        if self.profiled is None:
+            return
+        found = spreads(self.profiled, list(self.uses.values()))
+        self.least = {name: one.median for name, one in found.items()}
+        self.report.document["native_use"] = {of: use.to_dict() for of, use in self.uses.items()}
+        self.report.document["bound"] = {name: one.to_dict() for name, one in found.items()}
 
     def by_hand(self) -> None:
         """One overlap without any search: of two epochs with a spare simulator, else of two halves."""
@@ -536,8 +554,12 @@ class Run:
                     self.drivers[name] = make_driver(here.trainer, config, here.counter.step)
                 driver = self.drivers.pop(name) if short else self.drivers[name]
             began = time.monotonic()
+            read = self.config.device if name == "native" and not warm else None
             try:
-                measured = measured_iteration(here.trainer, driver, config, self.seen, here.counter.step)
+                with nullcontext() if read is None else Solo(read, here.simulator) as solo:
+                    measured = measured_iteration(here.trainer, driver, config, self.seen, here.counter.step)
+                    if solo is not None:
+                        solo.wait()
                 here.counter.step += 1
             finally:
                 if name in self.graphs or short:
@@ -560,6 +582,10 @@ class Run:
             found["wall_s"], found["sm_activity"] = round(row["wall_s"], 3), row["sm_activity"]
             found.update({k: round(v, 3) for k, v in row["phases_s"].items()})
             found["differences"] = str(row.get("semantic_differences"))
+            if solo is not None:
+                self.uses[f"turn {turn}"] = solo.use(span.start_ns, span.end_ns)
+                found.update(solo.to_dict())
+                self.bound()
         if warm and found.get("ok") and name in self.graphs and self.graphs[name] is not None:
             with self.report.step(f"{name}_replay") as found:
                 step = GlobalStep(here.counter.step - 1)
@@ -619,6 +645,11 @@ class Run:
         graph = self.graphs.get(name)
         found["splits_batches"] = graph is not None and any(c.samples is not None for c in graph.calls)
         bounds = self.least or {}
+        # what holds only under an assumption is told beside the bound
+        found["most_speedup_assumed"] = {
+            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed}
+            for k, b in bounds.items()
+        }
         found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}
         found["share_of_bound"] = {k: round(b.reached(best_s, wall_s), 4) for k, b in bounds.items()}
         return found

@@ -11,14 +11,24 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu.bounds import IN_TURN, SLICES, Profiled, available_cores
 from benchmarks.gpu.optimize import Run, _steps_by_round, call_times, stream_priorities, ways_to_draw
-from benchmarks.gpu.solo import LONGEST_PERIOD_S, Reading, Solo, period_s, works
+from benchmarks.gpu.solo import (
+    LONGEST_PERIOD_S,
+    Cores,
+    Reading,
+    Solo,
+    Use,
+    period_s,
+    renewed_every_s,
+    works,
+)
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.bound import Limit, Resource, bound
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive
-from rlprof.overlap.optimize.windows import CallTime
+from rlprof.overlap.optimize.windows import CallTime, Window
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.errors import ConfigurationError
@@ -83,10 +93,13 @@ def test_cores_are_those_of_this_process_and_the_simulators() -> None:
         assert simulator.stdin is not None
         simulator.communicate(b"\n")
     assert 0.25 < solo.simulator_core_s < 2
-    found = solo.resources()
+    use = solo.use(round(solo.cores[0].at_s * 1e9), round(solo.cores[-1].at_s * 1e9))
     expected = solo.own_core_s + solo.simulator_core_s
-    assert found["cores"] == Resource(expected, len(os.sched_getaffinity(0)))
-    assert found["GPU time slices"] == Unavailable("there is no GPU")
+    assert use.core_s == pytest.approx(expected, abs=1e-3)
+    native = graph_of([Node("load", "env", mixes=True)], ())
+    sound, assumed = Profiled(native, [], cores=available_cores()).resources(use)
+    assert sound["cores"] == Resource(use.core_s, len(os.sched_getaffinity(0)))
+    assert sound[SLICES] == assumed[IN_TURN] == Unavailable("there is no GPU")
 
 
 def readings(*busy: float, every_s: float = 0.1) -> list[Reading]:
@@ -99,6 +112,8 @@ def test_a_utilisation_is_renewed_once_in_a_period() -> None:
     assert period_s(readings(1.0, 1.0, 1.0, 0.5, 0.5)) == LONGEST_PERIOD_S  # one change tells nothing
     assert period_s(readings(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0)) == LONGEST_PERIOD_S
     assert period_s([]) == LONGEST_PERIOD_S
+    assert renewed_every_s(readings(0.1, 0.5, 0.5, 0.7, 0.7, 0.2)) == pytest.approx(0.2)
+    assert renewed_every_s(readings(1.0, 1.0, 1.0, 0.5, 0.5)) == LONGEST_PERIOD_S
 
 
 def test_busy_time_counts_as_that_of_all_calls_that_a_reading_may_be_of() -> None:
@@ -115,24 +130,51 @@ def test_busy_time_counts_as_that_of_all_calls_that_a_reading_may_be_of() -> Non
     busy = [0.0] * 10 + [0.49, 0.51] * 10 + [0.8, 0.9] * 5 + [0.0]
     seen = readings(*busy)
     assert period_s(seen) == pytest.approx(0.2)
-    found = works(seen, times, 4.1)
+    found = works(seen, times)
     assert sum(work.amount_s for work in found) == pytest.approx(sum(busy) * 0.1)
     assert [work.calls for work in found[:2]] == [("it/load",)] * 2
+    assert len(found) == len(seen)  # the first and the last one are in part of before and after
     assert found[11].calls == ("it/load", "it/answer0")  # at 1.2 s: of what ran since 0.8 s
     assert found[15].calls == ("it/answer0", "it/answer1")
     assert found[-1].calls == ("it/train",)
     solo = Solo("cuda", SimpleNamespace())
-    solo.readings, solo.wall_s = seen, 4.1
-    resources = solo.resources(times)
-    assert resources["GPU time slices"].works == found
-    assert solo.resources()["GPU time slices"] == Resource(resources["GPU time slices"].amount_s)
-    limits = {one.name: one for one in bound(native, takes, resources).limits}
-    least = limits["GPU time slices"]
+    solo.readings, solo.cores = seen, [Cores(0.0, 0.0, 0.0), Cores(4.1, 0.0, 0.0)]
+    use = solo.use(0, round(4e9))
+    _, resources = Profiled(native, [], found).resources(use)
+    slices = resources[IN_TURN]
+    assert isinstance(slices, Resource)
+    assert sum(work.amount_s for work in slices.works) == pytest.approx(sum(busy) * 0.1)
+    assert [work.calls for work in slices.works] == [work.calls for work in found]
+    assert Profiled(native, []).resources(use)[1][IN_TURN] == Resource(slices.amount_s)
+    told = bound(native, takes, {}, assumed=resources)
+    (least,) = told.assumed
+    assert IN_TURN not in {one.name for one in told.limits}
     # after the load, without the first readings of answers that may be of it, and before training
     assert (least.head_s, least.tail_s) == (1.0, 1.0)
     assert 0.5 * (2.0 - 0.5) <= least.work_s <= 0.5 * 2.0
-    plain = Limit("GPU time slices", resources["GPU time slices"].amount_s)
+    plain = Limit(IN_TURN, slices.amount_s)
     assert plain.least_s < least.least_s <= 4.0  # the native order
+
+
+def test_every_native_iteration_that_is_read_moves_the_bound() -> None:
+    native = graph_of([Node("draw", "env", mixes=True), Node("a", "rollout", (), mixes=True)], ())
+    windows = [Window(f"it/{n}", 1, s, s, 0.5, 1.0, (), True) for n, s in (("draw", 1.0), ("a", 2.0))]
+    made = run({}, "optimised=a")
+    made.graphs["optimised"].calls = ()
+    made.profiled, made.uses = None, {}
+    made.bound()  # nothing was profiled
+    made.profiled = Profiled(native, windows)
+    for turn, (busy_s, least_s) in enumerate(((4.0, 3.0), (3.0, 2.5), (3.6, 2.6))):
+        made.uses[f"turn {turn}"] = Use(0.0, 4.0, 0.5, busy_s)
+        made.bound()
+        assert made.least["any graph"].least_s == pytest.approx(least_s)
+    document = made.report.document
+    assert document["native_use"]["turn 1"]["busy_s"] == 3.0
+    assert document["bound"]["any graph"]["over_iterations"]["most_s"] == pytest.approx(3.0)
+    told = made.compared("optimised", 5.2, 4.0)
+    assert told["most_speedup"]["any graph"] == pytest.approx(2.0)
+    assert told["share_of_bound"]["any graph"] == pytest.approx(0.65)
+    assert told["most_speedup_assumed"]["any graph"] == {IN_TURN: pytest.approx(5.2 / 3.6, abs=1e-4)}
 
 
 def test_times_of_calls_are_those_of_the_latest_iteration_by_a_graph() -> None:

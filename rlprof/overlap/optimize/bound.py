@@ -117,10 +117,13 @@ class Bound:
         The largest first.
     unknown : tuple of (str, str)
         Resources that nothing is known of, and why: the true bound may be larger.
+    assumed : tuple of Limit
+        Those that hold only under an assumption, which their names say; they are no part of the bound.
     """
 
     limits: tuple[Limit, ...]
     unknown: tuple[tuple[str, str], ...] = ()
+    assumed: tuple[Limit, ...] = ()
 
     @property
     def least_s(self) -> float:
@@ -147,13 +150,17 @@ class Bound:
             "binding": self.binding,
             "limits": [one.to_dict() for one in self.limits],
             "unknown": dict(self.unknown),
+            "assumed": [one.to_dict() for one in self.assumed],
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Bound:
-        """Make a bound of its JSON document."""
-        limits = tuple(Limit.from_dict(one) for one in document["limits"])
-        return cls(limits, tuple((str(k), str(v)) for k, v in document.get("unknown", {}).items()))
+        """Make a bound of its JSON document; in older ones nothing is told apart as assumed."""
+        limits, assumed = (
+            tuple(Limit.from_dict(one) for one in document.get(name, ())) for name in ("limits", "assumed")
+        )
+        unknown = tuple((str(k), str(v)) for k, v in document.get("unknown", {}).items())
+        return cls(limits, unknown, assumed)
 
 
 def bound(
@@ -163,6 +170,7 @@ def bound(
     *,
     whole_batches: bool = False,
     smallest_s: Mapping[str, float] | None = None,
+    assumed: Mapping[str, Resource | Unavailable] | None = None,
 ) -> Bound:
     """Bound the time of an iteration from below.
 
@@ -179,6 +187,9 @@ def bound(
     smallest_s : mapping of str to float
         By node that a batch can be split at: duration of its smallest part. Else, unless batches stay whole,
         the call counts nothing in a chain.
+    assumed : mapping of str to Resource or Unavailable
+        Resources that are shared out as `resources` only under an assumption, which the name says: their
+        limits are told beside the bound.
 
     Returns
     -------
@@ -221,14 +232,23 @@ def bound(
     around = chains(native, along, whole_batches=whole_batches)
     workers = {f"{WORKER} {name}": one for name, one in worker_resources(native, durations_s).items()}
     limits, unknown = [Limit(CHAIN, around.longest_s)], []
-    for name, one in (*workers.items(), *(resources or {}).items()):
-        if isinstance(one, Unavailable):
-            unknown.append((name, one.reason))
-        else:
-            limits.append(limit(name, one, around))
-    # a set of one call may be a chain: then that is said
-    limits.sort(key=lambda one: (-one.least_s * (1 + ROUNDING_FRAC * (one.name == CHAIN)), one.name))
-    return Bound(tuple(limits), tuple(unknown))
+    beside: list[Limit] = []
+    for of, known in ((limits, workers), (limits, resources or {}), (beside, assumed or {})):
+        for name, one in known.items():
+            if isinstance(one, Unavailable):
+                unknown.append((name, one.reason))
+            else:
+                of.append(limit(name, one, around))
+    return Bound(_largest_first(limits), tuple(unknown), _largest_first(beside))
+
+
+def _largest_first(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """A set of one call may be a chain: then that is said."""
+
+    def key(one: Limit) -> tuple[float, str]:
+        return -one.least_s * (1 + ROUNDING_FRAC * (one.name == CHAIN)), one.name
+
+    return tuple(sorted(limits, key=key))
 
 
 def limit(name: str, resource: Resource, around: Chains) -> Limit:

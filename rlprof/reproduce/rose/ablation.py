@@ -28,6 +28,8 @@ Row = dict[str, Any]
 ONE, GRAPH, MPS, FULL = "one round", "graph", "graph, MPS", "graph, MPS, quota"
 #: The wider of the two bounds that `benchmarks.gpu.optimize` computes.
 ANY_GRAPH = "any graph"
+#: What set bounds of early results: all that executes on the GPU, as if kernels of two calls took turns too.
+ALL_IN_TURN = "GPU time slices"
 NOT_STORED = Unavailable("no optimisation is stored")
 #: Number of the paper by figure and form: series and workload.
 PRINTED = {
@@ -49,14 +51,17 @@ def iterations(file: str, document: Document) -> list[Row]:
     """Return one row for each counted iteration, as `schedules.iteration_rows`, with what was decided.
 
     ``bound`` is the most that any graph could be faster than the best of today's schedules of the run, by
-    what its calls took with nothing beside them; null where that was not computed.
+    what its calls took with nothing beside them, and ``bound_by`` what sets that; null where it was not
+    computed.
     """
     medians = document.get("summary") or {}
+    binding = ((document.get("bound") or {}).get(ANY_GRAPH) or {}).get("binding")
     return [
         {
             **row,
             **outcome(document),
             "bound": (medians.get(row["variant"], {}).get("most_speedup") or {}).get(ANY_GRAPH),
+            "bound_by": binding,
         }
         for row in iteration_rows(file, document)
     ]
@@ -76,8 +81,8 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
         ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, in the run with
-        fewest), ``active_frac`` (mean), ``bound``. Today's schedules are forms too, and the best of them
-        counts with the levers that it ran with.
+        fewest), ``active_frac`` (mean), ``bound``, ``bound_by``. Today's schedules are forms too, and the
+        best of them counts with the levers that it ran with.
     """
     import polars as pl
 
@@ -118,6 +123,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
                 "todays": min(e[2] for e in each),
                 "active_frac": fmean(known) if known else None,
                 "bound": median(bounds) if bounds else None,
+                "bound_by": " and ".join(sorted({e[3].get("bound_by") or "" for e in each} - {""})),
             }
         )
     return pl.DataFrame(table)
@@ -263,6 +269,8 @@ def _cause(frame: pl.DataFrame, simulator: str, row: Row) -> str:
     )
     if row["bound"] is not None:
         text += f"; no graph can be more than {row['bound']:.3g} times as fast here"
+        if ALL_IN_TURN in row["bound_by"].split(" and "):
+            text += ", as long as kernels of two calls take turns on the GPU"
     kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"

@@ -106,6 +106,21 @@ def test_resources_bound_and_what_is_not_known_is_said() -> None:
     assert Bound.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
+def test_what_holds_only_under_an_assumption_is_told_beside_the_bound() -> None:
+    assumed: dict[str, Resource | Unavailable] = {
+        "short, in turn": Resource(1.0),
+        "long, in turn": Resource(99.0),
+        "GPU, in turn": Unavailable("no utilisation was read"),
+    }
+    plain, found = bound(rollout(), DURATIONS), bound(rollout(), DURATIONS, assumed=assumed)
+    assert (found.limits, found.least_s) == (plain.limits, plain.least_s)
+    assert found.assumed == (Limit("long, in turn", 99.0), Limit("short, in turn", 1.0))
+    assert dict(found.unknown) == {"GPU, in turn": "no utilisation was read"}
+    assert Bound.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    older = {k: v for k, v in found.to_dict().items() if k != "assumed"}
+    assert Bound.from_dict(older).assumed == ()
+
+
 def test_work_of_which_the_calls_are_known_has_what_comes_before_and_after() -> None:
     native = rollout(epochs=1)
     answers = tuple(c.id for c in native.of_node("it/epoch/chunk/policy"))

@@ -169,6 +169,12 @@ def test_a_second_round_that_finds_nothing_adds_nothing(tmp_path: Path) -> None:
     assert share.paper == 60.7
     assert "round 2 found nothing" in share.cause
     assert "no graph can be more than 1.31 times as fast here" in second.cause
+    assert "take turns" not in second.cause
+    for binding, told in (("GPU time slices", True), ("graphics slices and SM time", False)):
+        one["bound"] = {"any graph": {"least_s": 3.0, "binding": binding}}
+        _, second, _ = ablation.compare_rounds({"ablation": rows(ablation, tmp_path / binding, a=one)}, PAPER)
+        # a result says what its bound was made with
+        assert ("as long as kernels of two calls take turns" in second.cause) == told
 
 
 def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
