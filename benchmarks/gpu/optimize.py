@@ -481,7 +481,8 @@ class Run:
                 here.simulator.use(share, beside=name in self.graphs)
             here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
             if name in self.graphs:
-                driver = PlacedDriver(here.workload, here.trainer, self.graphs[name])
+                driver = PlacedDriver(here.workload, here.trainer, self.graphs[name], here.resets)
+                driver.prepare(GlobalStep(here.counter.step))
             else:
                 here.workload.place(None)
                 if short or name not in self.drivers:  # a short one is of another shape
