@@ -485,6 +485,7 @@ class Run:
                 driver.prepare(GlobalStep(here.counter.step))
             else:
                 here.workload.place(None)
+                here.resets.drop()
                 if short or name not in self.drivers:  # a short one is of another shape
                     self.drivers[name] = make_driver(here.trainer, config, here.counter.step)
                 driver = self.drivers.pop(name) if short else self.drivers[name]

@@ -1,14 +1,13 @@
 """Resets ahead: the next iteration's first episodes begin while this one trains.
 
 A reset that begins all environments anew depends on seed, step and epoch alone, and nobody uses a simulator
-between its last chunk and the reset that follows. So where a graph runs, what watches its calls begins that
-reset as soon as the last call on a simulator has returned; the next iteration finds it done.
+between its last chunk and the reset that follows. So where a graph runs, what watches its calls begins these
+resets as soon as the last call on any simulator has returned; the next iteration finds them done.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -186,18 +185,19 @@ def first_resets(graph: CallGraph) -> dict[int, int]:
     Returns
     -------
     dict of int to int
-        By storage copy of the simulator's state: 0 is the native one, k the k-th spare. A copy is left out
-        if parts of its environments are begun by themselves.
+        By storage copy of the simulator's state, in the order of the epochs: 0 is the native one, k the k-th
+        spare. A copy is left out if parts of its environments are begun by themselves.
     """
     first: dict[int, Call] = {}
     for call in graph.calls:
         for copy in _copies(call):
             first.setdefault(copy, call)
-    return {
+    found = {
         copy: next(index for loop, index in call.indices if loop.rpartition("/")[2] == EPOCH_LOOP)
-        for copy, call in sorted(first.items())
+        for copy, call in first.items()
         if call.samples is None and call.node.rpartition("/")[2] == "reset"
     }
+    return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
 def _copies(call: Call) -> set[int]:
@@ -205,7 +205,7 @@ def _copies(call: Call) -> set[int]:
 
 
 class ResetsAhead:
-    """The simulators of a trainer and their resets ahead; without `AheadSimulator` among them it does nothing.
+    """The simulators of a trainer and their resets ahead; nothing where none is an `AheadSimulator`.
 
     Parameters
     ----------
@@ -243,12 +243,8 @@ class ResetsAhead:
     def begin(self, graph: CallGraph, step: GlobalStep) -> None:
         """Begin the resets of an iteration by a graph, as the iteration before would have done."""
         for copy, epoch in first_resets(graph).items():
-            self.begin_one(copy, step, epoch)
-
-    def begin_one(self, copy: int, step: GlobalStep, epoch: int) -> None:
-        """Begin the reset of one simulator."""
-        if (one := ahead_of(self._simulators[copy])) is not None:
-            one.begin(step, epoch)
+            if (one := ahead_of(self._simulators[copy])) is not None:
+                one.begin(step, epoch)
 
     def finish(self) -> None:
         """Wait for all that were begun; raises what they raised."""
@@ -265,7 +261,10 @@ class ResetsAhead:
 
 
 class Countdown:
-    """Begins the next reset of a simulator when its last call in an iteration by a graph has returned.
+    """Begins the next resets of simulators when their last call in an iteration by a graph has returned.
+
+    The last call of all of them: a simulator that is through earlier would take cores, and what draws its
+    images the GPU, from the last chunk of another, for which everything waits.
 
     Parameters
     ----------
@@ -278,15 +277,16 @@ class Countdown:
     """
 
     def __init__(self, resets: ResetsAhead, graph: CallGraph, step: GlobalStep) -> None:
-        self._resets, self._step, self._epochs = resets, step, first_resets(graph)
-        self._left = Counter(copy for call in graph.calls for copy in _copies(call))
+        self._resets, self._graph, self._step = resets, graph, step
+        self._left = sum(1 for call in graph.calls if _copies(call))
         self._lock = threading.Lock()
 
     def ended(self, call: Call) -> None:
         """A call has returned."""
-        for copy in _copies(call):
-            with self._lock:
-                self._left[copy] -= 1
-                last = self._left[copy] == 0
-            if last and copy in self._epochs:
-                self._resets.begin_one(copy, self._step, self._epochs[copy])
+        if not _copies(call):
+            return
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._resets.begin(self._graph, self._step)

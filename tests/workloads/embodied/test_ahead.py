@@ -85,7 +85,7 @@ CALLS = st.lists(
         st.tuples(st.just("begin"), ARGUMENTS),
         st.tuples(st.just("whole"), ARGUMENTS),
         st.tuples(st.just("parts"), ARGUMENTS),
-        st.tuples(st.sampled_from(["step", "phases", "load", "exchange"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["step", "phases", "load"]), st.integers(0, 5)),
     ),
     max_size=12,
 )
@@ -98,7 +98,8 @@ def test_whatever_is_begun_ahead_a_reset_gives_what_it_gives_and_all_that_follow
 ) -> None:
     """All but what lies between a reset ahead and the reset that follows: nobody looks at the state there."""
     plain, ahead = pair
-    fresh, first, now = True, plain.state_dict(), []
+    fresh, first = True, plain.state_dict()
+    now: list[list[Any]] = []
     plain.load_state_dict(first)
     ahead.load_state_dict(first)
     for call, given_ in calls:
@@ -116,18 +117,16 @@ def test_whatever_is_begun_ahead_a_reset_gives_what_it_gives_and_all_that_follow
             fresh = True
         elif fresh and call == "step":
             actions = np.full((2, 5, 4), given_ / 10 - 0.2, np.float32)
-            now.append([one.step(actions) for one in (plain, ahead)])
+            now.append([plain.step(actions), ahead.step(actions)])
         elif fresh:
             actions = np.full((2, 5, 4), given_ / 10 - 0.3, np.float32)
-            for one in (plain, ahead):
-                one.physics(actions)
-            now.append([one.reward() for one in (plain, ahead)])
-            now.append([one.render() for one in (plain, ahead)])
+            plain.physics(actions)
+            ahead.physics(actions)
+            now += [[plain.reward(), ahead.reward()], [plain.render(), ahead.render()]]
     if fresh:
         assert equal_bits(plain.state_dict(), ahead.state_dict())
     for results in now:  # only now: what was handed out early is overwritten by nothing
-        for one, other in zip(results[::2], results[1::2], strict=True):
-            assert equal_bits(one, other)
+        assert all(equal_bits(a, b) for a, b in zip(results[::2], results[1::2], strict=True))
 
 
 def test_a_reset_that_was_begun_is_handed_out_once(pair: tuple[Simulator, AheadSimulator]) -> None:
@@ -235,8 +234,10 @@ def test_a_process_that_dies_or_hangs_during_a_reset_ahead_is_the_error_that_it_
 
 
 def test_exchanging_waits_for_a_reset_and_hands_it_out_to_nobody() -> None:
-    made = lambda _=None: AheadSimulator(make_simulator(in_processes()))  # noqa: E731
-    here = Exchangeable(made(), made)
+    def made(_key: Any) -> Simulator:
+        return AheadSimulator(make_simulator(in_processes()))
+
+    here = Exchangeable(made(None), made)
     try:
         first = ahead_of(here)
         assert first is not None
@@ -335,8 +336,14 @@ def test_a_process_that_dies_between_iterations_ends_the_run(
     config = in_processes()
     graph = written(tmp_path, config, TEMPORAL, 1)
     spares: list[Any] = []
-    make, iterate = graph_driver.make_simulator, runner.measured_iteration
-    monkeypatch.setattr(graph_driver, "make_simulator", lambda c: spares.append(make(c)) or spares[-1])
+    iterate = runner.measured_iteration
+
+    def make(config: Config) -> Simulator:
+        spares.append(make_simulator(config))
+        found: Simulator = spares[-1]
+        return found
+
+    monkeypatch.setattr(graph_driver, "make_simulator", make)
 
     def dies(*args: Any) -> Any:
         if args[-1] == 4:
@@ -411,7 +418,12 @@ def test_resets_begin_before_training_does(tmp_path: Path, monkeypatch: pytest.M
         driver.close()
     chosen = [e for e in events if e.startswith(("begin", "step", "compute_adv", "training_step"))]
     assert set(chosen[: chosen.index("compute_adv")]) == {"step", "begin 3, 0", "begin 3, 1"}
-    assert "begin 3, 0" not in chosen[chosen.index("compute_adv") :]
+    # whichever is through first: the other one's last chunk has the machine to itself
+    assert [e for e in chosen if e != "training_step"] == ["step"] * 4 + [
+        "begin 3, 0",
+        "begin 3, 1",
+        "compute_adv",
+    ]
 
 
 def held(here: Any) -> Any:
