@@ -210,7 +210,7 @@ class ResetsAhead:
     Parameters
     ----------
     simulators : sequence of Simulator
-        The native one, and the spare ones in the order of the state's copies.
+        The native one, and the spare ones in the order of the state's copies; none: nothing is begun ahead.
     """
 
     def __init__(self, simulators: Sequence[Simulator]) -> None:
@@ -243,7 +243,8 @@ class ResetsAhead:
     def begin(self, graph: CallGraph, step: GlobalStep) -> None:
         """Begin the resets of an iteration by a graph, as the iteration before would have done."""
         for copy, epoch in first_resets(graph).items():
-            if (one := ahead_of(self._simulators[copy])) is not None:
+            one = ahead_of(self._simulators[copy]) if copy < len(self._simulators) else None
+            if one is not None:
                 one.begin(step, epoch)
 
     def finish(self) -> None:
