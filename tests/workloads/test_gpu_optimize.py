@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.optimize import Run, _steps_by_round, call_times, ways_to_draw
+from benchmarks.gpu.optimize import NOT_AHEAD, Run, _steps_by_round, call_times, ways_to_draw
 from benchmarks.gpu.solo import LONGEST_PERIOD_S, Reading, Solo, period_s, works
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
@@ -50,6 +50,14 @@ def test_an_ablation_is_settled_where_there_is_a_result() -> None:
     assert run({}, "by hand=a", "optimised=b").settled("by hand")
     assert not run({}, "by hand=a").settled("by hand")
     assert not run({}, "by hand=a", "optimised=b").settled("optimised")
+
+
+def test_a_graph_with_resets_ahead_runs_without_them_too() -> None:
+    made = run({}, "optimised=a", f"{NOT_AHEAD}=a")
+    made.args.variants += f",{NOT_AHEAD}"
+    assert made.names() == ["native", "hybrid", "optimised", NOT_AHEAD]
+    assert made.settled(NOT_AHEAD)
+    assert not made.settled("optimised")
 
 
 def test_a_graph_runs_under_one_name() -> None:

@@ -289,32 +289,32 @@ def same(one: Path, other: Path, *names: str) -> None:
 @pytest.mark.parametrize(
     ("steps", "spares", "ahead", "options"),
     [
-        pytest.param(TEMPORAL, 1, [0, 0, 0, 2, 2], {}, id="epochs side by side"),
-        pytest.param(TEMPORAL, 1, [0, 0, 0, 2, 2], {"phases": True}, id="phases", marks=pytest.mark.slow),
-        pytest.param((), 0, [0, 0, 0, 1, 1], {}, id="one simulator", marks=pytest.mark.slow),
-        pytest.param(HALVES, 0, [0] * 5, {}, id="halves are begun by themselves", marks=pytest.mark.slow),
+        pytest.param(TEMPORAL, 1, 2, {}, id="epochs side by side"),
+        pytest.param(TEMPORAL, 1, 2, {"phases": True}, id="phases", marks=pytest.mark.slow),
+        pytest.param((), 0, 1, {}, id="one simulator", marks=pytest.mark.slow),
+        pytest.param(HALVES, 0, 0, {}, id="halves are begun by themselves", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_with_resets_ahead_trains_as_the_native_one(
-    tmp_path: Path, steps: tuple[Step, ...], spares: int, ahead: list[int], options: dict[str, Any]
+    tmp_path: Path, steps: tuple[Step, ...], spares: int, ahead: int, options: dict[str, Any]
 ) -> None:
     config = in_processes(**options)
     graph = written(tmp_path, config, steps, spares)
     native, by_graph, parts = (tmp_path / name for name in ("native", "by_graph", "parts"))
-    run(config, native, 5)
+    run(config, native, 8)
     assert "resets_ahead" not in rows_of(native)[0]
     with nothing_left():
-        run(config, by_graph, 5, graph=graph)
+        run(config, by_graph, 8, graph=graph)
     rows = rows_of(by_graph)
-    assert [row["graph"] for row in rows] == [False, False, True, True, True]
-    assert [row["resets_ahead"] for row in rows] == ahead
+    assert [row["graph"] for row in rows] == [False, False, *[True] * 6]
+    assert [row["resets_ahead"] for row in rows] == [0, 0, 0, *[ahead] * 5]
     assert all(row["semantic_differences"] == [] for row in rows)
     same(native, by_graph)
     # the environments of a checkpoint are those that the next iteration begins with
     simulator = make_simulator(config)
     try:
-        if any(ahead):
-            simulator.reset(GlobalStep(5), 1 if spares else 0)
+        if ahead:
+            simulator.reset(GlobalStep(8), 1 if spares else 0)
             found = {k: v.numpy() for k, v in saved(by_graph)["environments"].items()}
             assert equal_bits(simulator.state_dict(), found)
     finally:
@@ -324,9 +324,6 @@ def test_a_run_with_resets_ahead_trains_as_the_native_one(
     run(config, parts, 4, graph=graph)  # with resets of iteration 4 in the checkpoint
     run(config, parts, 8, graph=graph, resume=True)
     assert [row["resets_ahead"] for row in rows_of(parts)] == [0, 0, 0, 2, 0, 0, 0, 2]
-    run(config, by_graph, 8, graph=graph, resume=True)
-    run(config, native, 8, resume=True)
-    same(native, parts)
     same(by_graph, parts, "environments")
 
 
