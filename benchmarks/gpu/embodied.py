@@ -14,13 +14,20 @@ import argparse
 import functools
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, sampler, workload_options
+from benchmarks.gpu.embodied_report import (
+    Gpu,
+    Report,
+    configuration,
+    means,
+    mps_daemon,
+    sampler,
+    workload_options,
+)
 from benchmarks.gpu.embodied_run import Run
 
 SYNCHRONOUS = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe")
@@ -155,19 +162,8 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with _mps() if getattr(args, "mps", False) else nullcontext():
+    with mps_daemon() if getattr(args, "mps", False) else nullcontext():
         args.call(args)
-
-
-@contextmanager
-def _mps() -> Iterator[None]:
-    """An MPS daemon of our own; this process and those that it starts are its clients."""
-    from rlprof.overlap.quota.daemon import mps
-
-    with mps(0) as daemon:
-        os.environ.update(daemon.environment())
-        print(f"-- MPS daemon in {daemon.folder}", flush=True)
-        yield
 
 
 if __name__ == "__main__":

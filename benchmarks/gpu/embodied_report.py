@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import math
+import os
 import statistics
 import time
 import traceback
@@ -172,6 +173,17 @@ def shortened(trainer: Any, short: bool = True) -> Iterator[None]:
         yield
     finally:
         trainer.epochs, trainer.chunks, actor.global_batch, actor.micro_batch = was
+
+
+@contextmanager
+def mps_daemon() -> Iterator[None]:
+    """An MPS daemon of our own; this process and those that it starts are its clients."""
+    from rlprof.overlap.quota.daemon import mps
+
+    with mps(0) as daemon:
+        os.environ.update(daemon.environment())
+        print(f"-- MPS daemon in {daemon.folder}", flush=True)
+        yield
 
 
 def sampler(args: argparse.Namespace, config: Any) -> Any:

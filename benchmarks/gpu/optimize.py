@@ -18,12 +18,19 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, shortened, workload_options
+from benchmarks.gpu.embodied_report import (
+    Gpu,
+    Report,
+    configuration,
+    mps_daemon,
+    shortened,
+    workload_options,
+)
 from benchmarks.gpu.solo import Solo
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
@@ -52,12 +59,30 @@ def ways_to_draw(text: str, config: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+def stream_priorities(text: str | None) -> dict[str, int]:
+    """Priorities of CUDA streams by component, of `--stream-priorities`; refused before anything runs."""
+    from rlprof.workloads.embodied.errors import ConfigurationError
+    from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT, VISION
+
+    known, found = (ENV, ROLLOUT, ACTOR, HOST, VISION), {}
+    for part in filter(None, (text or "").split(",")):
+        component, _, value = part.partition("=")
+        if component not in known or not value.removeprefix("-").isdecimal() or int(value) > 0:
+            raise ConfigurationError(
+                f"a stream priority {part!r}",
+                hint=f"give rollout=-1,vision=0; of {', '.join(known)}; 0, or below for those that go first",
+            )
+        found[component] = int(value)
+    return found
+
+
 class Run:
     """One trainer: optimised, and driven in every order."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, configuration(args)
         self.ways = ways_to_draw(args.drawn, self.config)
+        self.streams = stream_priorities(args.stream_priorities)
         self.ends: float = time.monotonic() + args.seconds
         facts = {
             "command": "optimize",
@@ -175,10 +200,20 @@ class Run:
             found["no_activity"] = getattr(here.workload.activity, "reason", None)
             found["opaque"] = dict(native.opaque)
             found.update(self.gpu.memory())
+            self.prioritise(here)
+            found["stream_priorities"] = str(self.streams)
             self.here = here
             self.seen = watch(here.trainer)
             if self.config.keep_prefix:
                 self.graphs[ANEW] = None
+
+    def prioritise(self, here: Any) -> None:
+        """Let streams of graphs have their priorities; what is measured with others is not reused."""
+        from rlprof.overlap.optimize.store import key_of
+
+        if self.streams:
+            here.workload.set_stream_priorities(self.streams)
+            here.workload.key = key_of(here.workload.key, [f"{c}={p}" for c, p in self.streams.items()])
 
     def first(self) -> None:
         """One native iteration, call by call: how long all takes, and what overlap can gain at most."""
@@ -235,7 +270,11 @@ class Run:
             self.graphs["by hand"] = derive(self.here.workload.native, steps)
             found["streams"] = len(self.graphs["by hand"].streams)
             kept = GraphFile.of(
-                self.here.workload.native, self.graphs["by hand"], steps, spares=self.args.spares
+                self.here.workload.native,
+                self.graphs["by hand"],
+                steps,
+                spares=self.args.spares,
+                stream_priorities=self.streams,
             )  # for a later call, should the search find nothing
             kept.write(self.args.out / f"by_hand{self.args.name}.json")
         if "by hand" in self.graphs:
@@ -264,6 +303,10 @@ class Run:
             self.graphs["optimised"] = kept.derive(self.here.workload.native)
             self.steps = kept.steps
             found["steps"] = [str(s) for s in kept.steps]
+            if self.args.stream_priorities is None:  # those that it was selected with
+                self.streams = dict(kept.facts.get("stream_priorities") or {})
+                self.prioritise(self.here)
+            found["stream_priorities"] = str(self.streams)
             # what its first round had found, for Fig 14
             by_round = kept.facts.get("round_steps", [len(kept.steps)])
             self.report.document["given"] = {"accepted": len(by_round), "steps": found["steps"]}
@@ -322,7 +365,11 @@ class Run:
                     self.graphs[f"round {number}"] = one.after
             if result.steps:
                 self.graphs["optimised"], self.steps = result.graph, result.steps
-                facts = {"spares": args.spares, "round_steps": _steps_by_round(result)}
+                facts = {
+                    "spares": args.spares,
+                    "round_steps": _steps_by_round(result),
+                    "stream_priorities": self.streams,
+                }
                 kept = GraphFile.of(result.native, result.graph, result.steps, **facts)
                 kept.write(args.out / f"graph{args.name}.json")
             found["steps"], found["ended"] = [str(s) for s in result.steps], result.ended
@@ -432,7 +479,8 @@ class Run:
 
     def names(self) -> list[str]:
         """Orders to run, each graph once."""
-        names = [n for n in self.args.variants.split(",") if n in self.graphs or n in BASELINES]
+        wanted = self.args.variants.replace("_", " ").split(",")  # shell scripts split options at spaces
+        names = [n for n in wanted if n in self.graphs or n in BASELINES]
         names += [n for n in (*self.drawn, "with quota") if n in self.graphs]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
@@ -528,13 +576,19 @@ class Run:
                 found.update(asdict(again))
 
     def capture_again(self, seen: Any) -> None:
-        """Answer once, untimed: the weights have moved, and who comes next would wait for CUDA graphs."""
+        """Answer untimed: the weights have moved, and who comes next would wait for CUDA graphs."""
         from rlprof.workloads.embodied.contracts import GlobalStep
+        from rlprof.workloads.embodied.nodes import ROLLOUT
 
         policy = self.here.trainer.rollout.policy
-        own = type(policy)
-        own.act(policy, seen, own.noise(policy, seen, GlobalStep(0), 0, 0))
-        self.gpu.wait()
+        own, cuda = type(policy), self.gpu.torch.cuda
+        for priority in {0, self.streams.get(ROLLOUT, 0)}:  # of the native loop, and of graphs
+            stream = (
+                cuda.Stream(self.config.device, priority=priority) if priority and self.gpu.cuda else None
+            )
+            with cuda.stream(stream):  # of None: the current one
+                own.act(policy, seen, own.noise(policy, seen, GlobalStep(0), 0, 0))
+            self.gpu.wait()
 
     def summary(self, *, show: bool = True) -> None:
         """Medians of the counted iterations, and what the optimised order gains over the best other one."""
@@ -608,20 +662,6 @@ def _write(path: Path, document: Any) -> None:
     write_json(path, document)
 
 
-@contextmanager
-def _mps(wanted: bool) -> Iterator[None]:
-    """An MPS daemon of our own; this process and those that it starts are its clients."""
-    if not wanted:
-        yield
-        return
-    from rlprof.overlap.quota.daemon import mps
-
-    with mps(0) as daemon:
-        os.environ.update(daemon.environment())
-        print(f"-- MPS daemon in {daemon.folder}", flush=True)
-        yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = functools.partial(parser.add_argument)
@@ -652,6 +692,11 @@ def main() -> None:
     add("--warm", action="store_true", help="run each form of a comparison once before it is measured")
     add("--activity", default="auto")
     add("--graph", type=Path, help="a graph.json: run it instead of searching")
+    add(
+        "--stream-priorities",
+        metavar="COMPONENT=N,...",
+        help="priorities of CUDA streams in all graphs, as rollout=-1,vision=0: those below 0 go first",
+    )
     add("--measured", type=Path, help="measurements.jsonl of an earlier call, which are not made again")
     add("--trainer-percent", type=int, help="with --mps: share of the SMs of policy and training")
     add("--trainer-below", action="store_true", help="with --mps: simulators' kernels go before the policy's")
@@ -673,7 +718,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with _mps(args.mps):
+    with mps_daemon() if args.mps else nullcontext():
         run = Run(args)
 
         def interrupt(*_: Any) -> None:

@@ -209,6 +209,12 @@ def options(
         bool | None,
         typer.Option("--whole-answers", help="What follows the vision tower in an answer is one node."),
     ] = None,
+    prefix_worker: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefix-worker", help="The backbone is a node apart, beside another group's denoise steps."
+        ),
+    ] = None,
     keep_prefix: Annotated[
         bool | None,
         typer.Option("--keep-prefix", help="Training uses what the frozen backbone made for the answers."),

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.optimize import NOT_AHEAD, Run, _steps_by_round, call_times, ways_to_draw
+from benchmarks.gpu.optimize import (
+    NOT_AHEAD,
+    Run,
+    _steps_by_round,
+    call_times,
+    stream_priorities,
+    ways_to_draw,
+)
 from benchmarks.gpu.solo import LONGEST_PERIOD_S, Reading, Solo, period_s, works
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
@@ -168,3 +175,11 @@ def test_ways_to_draw_are_refused_before_anything_runs() -> None:
         ways_to_draw("egl-one:two", config)
     with pytest.raises(ConfigurationError):
         ways_to_draw("egl", configure("tiny"))
+
+
+def test_priorities_of_streams_are_refused_before_anything_runs() -> None:
+    assert stream_priorities("rollout=-1,vision=0") == {"rollout": -1, "vision": 0}
+    assert stream_priorities(None) == stream_priorities("") == {}
+    for wrong in ("policy=-1", "rollout", "rollout=1", "rollout=-", "rollout=high"):
+        with pytest.raises(ConfigurationError, match="stream priority"):
+            stream_priorities(wrong)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.results import Document, documents, is_optimisation, on_gpu, stored_study
+from rlprof.reproduce.rose.results import (
+    Document,
+    documents,
+    is_optimisation,
+    is_rollout_quota,
+    on_gpu,
+    stored_study,
+)
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
     ``kind`` is "trial", "alone", "ready" (until a branch is ready, both running), "together", or "unmanaged"
     (without MPS); ``percent`` is the quota of the branch that waits. A level that a sweep and the search
     measured counts once. ``simulator`` is null for two commands; else the branches are processes of embodied
-    training, and the time is that of a comparison of the selected graph.
+    training, and the time is that of a comparison of the selected graph, or of an answer beside a chunk.
     """
     machine = document.get("machine") or {}
     base = {
@@ -45,7 +52,7 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
         "date": machine.get("date"),
     }
     rows: list[dict[str, Any]] = []
-    if is_optimisation(document):
+    if is_optimisation(document) or is_rollout_quota(document):
         return _embodied_rows(base, document) if on_gpu(document) else []
     for path, found in tunings(document):
         if found["mechanism"] != "mps":

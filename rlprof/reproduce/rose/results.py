@@ -71,10 +71,10 @@ def documents(
 
 
 def on_gpu(document: Document) -> bool:
-    """Whether a run of `benchmarks.gpu.embodied` or `benchmarks.gpu.optimize` was on a GPU."""
+    """Whether a run of `benchmarks.gpu.embodied`, `optimize` or `rollout_quota` was on a GPU."""
     config = document.get("config")
     return (
-        document.get("command") in ("run", "optimize")
+        document.get("command") in ("run", "optimize", "rollout_quota")
         and isinstance(config, dict)
         and str(config.get("device", "")).startswith("cuda")
     )
@@ -83,6 +83,11 @@ def on_gpu(document: Document) -> bool:
 def is_optimisation(document: Document) -> bool:
     """Whether `benchmarks.gpu.optimize` wrote it, or `rlprof optimize` reported it, wherever it ran."""
     return document.get("command") == "optimize" and isinstance(document.get("config"), dict)
+
+
+def is_rollout_quota(document: Document) -> bool:
+    """Whether `benchmarks.gpu.rollout_quota` wrote it."""
+    return document.get("command") == "rollout_quota" and isinstance(document.get("config"), dict)
 
 
 def optimisation_study(

@@ -198,4 +198,4 @@ def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> R
     policy.keeps_prefix = config.keep_prefix
     if config.cuda_graph:
         policy.capture()
-    return RolloutWorker(policy, whole=config.whole_answers)
+    return RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker)

@@ -80,6 +80,9 @@ class Config:
     whole_answers : bool
         What follows the vision tower in an answer is one node in place of one for each phase: a graph of
         calls then waits for the device once, not after each of them.
+    prefix_worker : bool
+        The backbone's pass over the prefix is a node of the vision tower's worker, not of the answer's: in a
+        graph that of one group runs beside the denoise steps of another. Not with a rollout process.
     keep_prefix : bool
         Answers keep what the frozen backbone made (keys and values), and training uses it in place of making
         it anew: where training changes the expert alone.
@@ -141,6 +144,7 @@ class Config:
     simulator_nice: int = 0
     cuda_graph: bool = False
     whole_answers: bool = False
+    prefix_worker: bool = False
     keep_prefix: bool = False
     reset_ahead: bool = False
     train_pipe: bool = False

@@ -12,7 +12,8 @@ from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.trainer import Trainer
 
 #: Component workers. The host makes what an answer needs before the device has work for it: its noise, and
-#: copies of what was observed. Of one group it does so beside the answers of another; the vision tower too.
+#: copies of what was observed. Of one group it does so beside the answers of another; the vision tower too,
+#: and with a prefix worker the backbone.
 ENV, ROLLOUT, ACTOR, HOST, VISION = "env", "rollout", "actor", "host", "vision"
 
 
@@ -158,11 +159,23 @@ def _wrap_predict(
     n["upload"] = wrap(policy, "upload", predict, component=HOST, stateless=True, batch=copied)
     # bound by launches, the tower leaves room to the denoise steps of another group
     n["vision"] = wrap(policy, "vision", predict, reads(w), component=VISION, batch=rows("seen"))
-    sent = rows("features", "noise")
+    method, sent = "answer", rows("features", "noise")
+    if rollout.apart:
+        n["backbone"] = wrap(policy, "backbone", predict, reads(w), component=VISION, batch=rows("features"))
+        method, sent = "answer_from", rows("prefix", "features", "noise")
+    mine = (reads(w),) if rollout.whole else ()
+    n["answer"] = answer = wrap(
+        rollout,
+        method,
+        predict,
+        *mine,
+        name="answer",
+        component=ROLLOUT,
+        stateless=not rollout.whole,
+        batch=sent,
+    )
     if rollout.whole:
-        n["answer"] = wrap(rollout, "answer", predict, reads(w), component=ROLLOUT, batch=sent)
         return
-    n["answer"] = answer = wrap(rollout, "answer", predict, component=ROLLOUT, stateless=True, batch=sent)
 
     def phase(name: str, parent: ExecutionNode, *parameters: str, weights: bool = True) -> None:
         n[name] = wrap(
@@ -175,7 +188,8 @@ def _wrap_predict(
             batch=rows(*parameters),
         )
 
-    phase("backbone", answer, "features")
+    if not rollout.apart:
+        phase("backbone", answer, "features")
     phase("start", answer, "noise", weights=False)
     if policy.spec.denoise_steps:
         n["denoise"] = denoise = LoopNode(policy.spec.denoise_steps, answer, name="denoise")

@@ -28,7 +28,6 @@ from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers
 from rlprof.workloads.embodied.levers import LEVER_FIELDS
 from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
-from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import Call, CallGraph
@@ -77,12 +76,6 @@ class Embodied:
     def key(self) -> str:
         """Program version, settings and hardware as they are now."""
         return key_of(self.config)
-
-    def forget_captured(self) -> None:
-        """Have CUDA graphs captured anew: those that there are have the priorities of their old streams."""
-        rollout = self.trainer.rollout
-        assert isinstance(rollout, RolloutWorker)  # or it could not be wrapped
-        rollout.forget_captured()
 
     @property
     def iterations(self) -> int:

@@ -95,7 +95,7 @@ def graph_levers(here: Embodied, selected: Selected, wanted: Wanted) -> list[Lev
         levers.append(InTurn(selected, wanted["in-turn"]))
     if "priorities" in wanted:
         components = stream_components(here, selected.graph)
-        levers.append(Priorities(selected, here.workload, components, here.forget_captured))
+        levers.append(Priorities(selected, here.workload, components))
     return [*levers, *overlap_levers(here, selected.graph, wanted)]
 
 

@@ -79,7 +79,8 @@ def processes(
 ) -> Mapping[str, WorkerProcess | None]:
     """Which process each component worker is; spare simulators count as the first one.
 
-    The host and the vision tower hand on what others made: who waits for them waits for those.
+    The host, and the worker of the vision tower and of a prefix that is made apart, hand on what others made:
+    who waits for them waits for those.
     """
     driver = WorkerProcess(os.getpid(), gpu)
     ids = simulator.process_ids

@@ -22,7 +22,10 @@ class RolloutWorker:
     policy : Policy
         Its own; an actor has another.
     whole : bool
-        What follows the vision tower in an answer is one node, not one for each phase.
+        What follows the vision tower in an answer, or the backbone where that is apart, is one node, not one
+        for each phase.
+    apart : bool
+        The backbone is no part of `answer`: another group's can run beside it.
 
     Attributes
     ----------
@@ -34,8 +37,8 @@ class RolloutWorker:
         Told of every answer (`rlprof.workloads.embodied.record`).
     """
 
-    def __init__(self, policy: Any, *, whole: bool = False) -> None:
-        self.policy, self.whole = policy, whole
+    def __init__(self, policy: Any, *, whole: bool = False, apart: bool = False) -> None:
+        self.policy, self.whole, self.apart = policy, whole, apart
         self.version = 0
         self._host = HostCopies()
         self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
@@ -55,15 +58,22 @@ class RolloutWorker:
         policy = self.policy
         noise = policy.noise(observation, step, epoch, chunk, **told(samples))
         seen, drawn = policy.upload(observation, noise)
-        answer = self.answer(policy.vision(seen), drawn)
+        features = policy.vision(seen)
+        if self.apart:
+            answer = self.answer_from(policy.backbone(features), features, drawn)
+        else:
+            answer = self.answer(features, drawn)
         if self.watch is not None:
             self.watch.predicted(answer, epoch, chunk, samples, self.version)
         return answer
 
     def answer(self, features: Any, noise: Any) -> PolicyOutput:
         """Answer what the vision tower has made of what was uploaded."""
+        return self.answer_from(self.policy.backbone(features), features, noise)
+
+    def answer_from(self, prefix: Any, features: Any, noise: Any) -> PolicyOutput:
+        """Answer what vision tower and backbone have made of what was uploaded."""
         policy = self.policy
-        prefix = policy.backbone(features)
         points = [policy.start(noise)]
         for index in self.denoise(range(policy.spec.denoise_steps)):
             points.append(policy.denoise_step(points[-1], prefix, features, noise, index))

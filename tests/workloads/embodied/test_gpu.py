@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
+from rlprof.overlap.optimize import derive
+from rlprof.overlap.optimize.steps import step
 from rlprof.workloads.embodied import checkpoint, record, runner
 from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.drivers import make_driver
 from rlprof.workloads.embodied.errors import DeviceError
+from rlprof.workloads.embodied.graph_driver import PlacedDriver
 from rlprof.workloads.embodied.offload import tensors_of
+from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.trainer import Trainer
 from tests.workloads.embodied.made import SMALL
 
@@ -72,7 +76,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"schedule": "hybrid-pipe", "cuda_graph": True},
     {"schedule": "hybrid-pipe", "train_pipe": True, "minibatch_scope": "epoch"},
     {"schedule": "hybrid-pipe", "rollout_process": True, "cuda_graph": True},
+    {"schedule": "hybrid-pipe", "prefix_worker": True, "whole_answers": True, "cuda_graph": True},
 ]
+#: Two rollout epochs side by side.
+EPOCH = "iteration/generate_rollouts/rollout_epoch"
+TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(map(str, o.values())))
@@ -100,6 +108,28 @@ def test_iterations_do_what_the_loop_says_and_answers_are_given_again(options: d
         for name, most in TOLERANCE.items():
             assert getattr(again, name) <= most, (name, again)
         driver.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"whole_answers": True, "train": "expert", "keep_prefix": True}], ids=["phases", "whole"]
+)
+def test_a_backbone_beside_the_denoise_steps_of_another_epoch(tmp_path, options: dict[str, Any]) -> None:
+    config = tiny(prefix_worker=True, **options, **({} if REHEARSAL else {"cuda_graph": True}))
+    with embodied(config, tmp_path, spares=1, activity="off") as here:
+        trainer, seen = here.trainer, record.watch(here.trainer)
+        here.workload.set_stream_priorities({"rollout": -1})
+        driver = PlacedDriver(here.workload, trainer, derive(here.workload.native, TEMPORAL))
+        for index in range(2, 5):
+            done = runner.measured_iteration(trainer, driver, config, seen, index)
+            assert done.row["semantic_differences"] == []
+            again = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(index))
+            for name, most in TOLERANCE.items():
+                assert getattr(again, name) <= most, (name, again)
+        driver.close()
+        if not REHEARSAL:
+            captured = getattr(trainer.rollout.policy, "captured")  # noqa: B009
+            assert captured.refused is None
+            assert {priority for _, priority in captured._chains} == {0, -1}
 
 
 def test_weights_come_back_with_their_bits() -> None:

@@ -246,6 +246,10 @@ def test_streams_are_of_components_that_compute_in_this_process() -> None:
     assert "no two components" in str(stream_components(here(gpu, simulator=outside), copies))
     trains = graph(("env#",), ("rollout#",), ("actor#",))
     assert stream_components(here(gpu, simulator=outside), trains) == ("actor", "rollout")
+    node["vision"] = SimpleNamespace(component="vision")
+    call["vision#"] = SimpleNamespace(node="vision")
+    sees = graph(("vision#", "rollout#"), ("host#", "vision#", "rollout#"))  # steps beside another's prefix
+    assert stream_components(here(gpu, simulator=outside), sees) == ("actor", "rollout", "vision")
 
 
 # what they change -----------------------------------------------------------------------------------------

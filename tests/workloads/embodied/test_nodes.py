@@ -50,6 +50,21 @@ def temporal(graph):
         ("iteration", temporal, {"policy": "pi0", "whole_answers": True, "workers": 2}),
         ("iteration", spatial, {"policy": "openvla_oft", "whole_answers": True}),
         ("iteration", spatial, {"policy": "pi0", "train": "expert", "keep_prefix": True}),
+        ("iteration", spatial, {"policy": "gr00t", "prefix_worker": True, "algorithm": "grpo", "group": 2}),
+        ("iteration", temporal, {"policy": "pi05", "prefix_worker": True, "phases": True}),
+        ("iteration", spatial, {"policy": "openvla_oft", "prefix_worker": True, "whole_answers": True}),
+        (
+            "iteration",
+            temporal,
+            {
+                "policy": "pi0",
+                "prefix_worker": True,
+                "whole_answers": True,
+                "train": "expert",
+                "keep_prefix": True,
+                "workers": 2,
+            },
+        ),
         ("iteration", temporal, {"policy": "gr00t", "train": "expert", "keep_prefix": True, "workers": 2}),
     ],
 )
@@ -80,9 +95,10 @@ def test_training_goes_on_bit_for_bit(region, transform, options) -> None:
         spare.close()
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
-def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: bool) -> None:
-    config = small(whole_answers=whole)
+def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: bool, apart: bool) -> None:
+    config = small(whole_answers=whole, prefix_worker=apart)
     trainer, spare = make_trainer(config), make_simulator(config)
     wrapped = wrap_trainer(trainer, [spare])
     program = wrapped.program
@@ -94,16 +110,18 @@ def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: 
     spare.close()
     answer = f"{CHUNK}/predict/answer"
     inside = {call.node.rpartition("/")[2] for call in native.below(answer)}
-    assert inside == ({"answer"} if whole else {"backbone", "start", "denoise_step", "decode"})
+    phases = {"start", "denoise_step", "decode", *(() if apart else ("backbone",))}
+    assert inside == ({"answer"} if whole else phases)
+    seeing = {"vision", "backbone"} if apart else {"vision"}
     # an answer is in one component worker, as a window to fill must be
     assert {native.nodes[call.node].component for call in native.below(answer)} == {"rollout"}
     for graph in (spatial(native), temporal(native)):
         workers = {task.name.rpartition("/")[2]: task.worker for task in lower(graph).tasks}
         assert {name for name, worker in workers.items() if worker == "host"} == {"noise", "upload"}
-        assert {name for name, worker in workers.items() if worker == "vision"} == {"vision"}
+        assert {name for name, worker in workers.items() if worker == "vision"} == seeing
         groups = sorted({group_key(call) for call in graph.below(answer)})
         assert len(groups) == 2
-        for prepared in ("noise", "upload", "vision"):
+        for prepared in ("noise", "upload", *seeing):
             for mine, other in (groups, groups[::-1]):
                 calls = [c for c in graph.below(f"{CHUNK}/predict/{prepared}") if group_key(c) == mine]
                 answers = [c for c in graph.below(answer) if group_key(c) == other]
@@ -111,7 +129,11 @@ def test_what_an_answer_needs_is_made_beside_the_answer_of_another_group(whole: 
         # moving them within their group gains nothing, and is not tried
         for target in (answer, f"{CHUNK}/predict/noise"):
             moves = [c.name for c in search(graph, target, {}).candidates if c.steps[0].kind == "rewire"]
-            assert not [name for name in moves if "/predict/" in name]
+            moves = [name for name in moves if "/predict/" in name]
+            # all but the first point of the chain needs the prefix
+            assert not moves or (
+                apart and not whole and moves == [f"rewire {CHUNK}/predict/backbone stream=own"]
+            )
 
 
 def test_wrapping_changes_nothing_and_is_undone() -> None:

@@ -37,6 +37,7 @@ CHUNK = f"{EPOCH}/chunk"
 TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
 SPATIAL = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
 KEEPING = {"policy": "pi0", "train": "expert", "keep_prefix": True, "whole_answers": True}
+APART = {**KEEPING, "prefix_worker": True}
 WHOLE = (step("split_spatial", EPOCH, groups=2), step("interleave", EPOCH))
 
 
@@ -115,6 +116,10 @@ def _digest(value: object) -> object:
     [
         pytest.param(TEMPORAL, {}, id="epochs side by side"),
         pytest.param(TEMPORAL, KEEPING, id="epochs side by side, prefixes kept, whole answers"),
+        pytest.param(TEMPORAL, APART, id="epochs side by side, prefixes made apart and kept, whole answers"),
+        pytest.param(
+            SPATIAL, {"prefix_worker": True}, id="halves of a chunk, prefixes apart", marks=pytest.mark.slow
+        ),
         pytest.param(WHOLE, {}, id="halves of the batch", marks=pytest.mark.slow),
         pytest.param(WHOLE, KEEPING, id="halves, prefixes kept, whole answers", marks=pytest.mark.slow),
     ],

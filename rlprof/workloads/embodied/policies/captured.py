@@ -1,7 +1,8 @@
 """Denoise steps of a flow policy as CUDA graphs: one launch in place of hundreds of small ones.
 
 A graph reads and writes buffers of its own. Chains that are alive at the same time (groups of a split batch,
-stages) have a graph each; a chain keeps its graph from the first step to the last.
+stages) have a graph each; a chain keeps its graph from the first step to the last. Streams of another
+priority have graphs of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rlprof.workloads.embodied.policies.base import Features, Prefix
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.policies.flow import FlowPolicy
 
-#: Chains of one batch size that may be alive at once; of more, the one that began first is given up.
+#: Chains of one batch size and priority that may be alive at once; of more, the first one is given up.
 MOST_CHAINS = 8
 _WARM_UP = 3
 
@@ -55,7 +56,7 @@ class CapturedSteps:
             )
         self._policy = policy
         self._lock = threading.Lock()
-        self._chains: dict[int, list[_Chain]] = {}
+        self._chains: dict[tuple[int, int], list[_Chain]] = {}
         self._began = 0
         self.refused: str | None = None
 
@@ -86,8 +87,10 @@ class CapturedSteps:
 
     def _chain(self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int) -> _Chain:
         key = _identity(prefix)
+        # kernels of a graph keep the priority of the stream that they were captured from
+        priority = torch.cuda.current_stream().priority
         with self._lock:
-            chains = self._chains.setdefault(len(point), [])
+            chains = self._chains.setdefault((len(point), priority), [])
             chain = next((c for c in chains if c.key == key), None) if index else None
             if chain is None:
                 chain = next((c for c in chains if c.key is None), None)
@@ -137,7 +140,6 @@ class _Chain:
             )
 
         current = torch.cuda.current_stream()
-        # kernels of a graph keep the priority of the stream they were captured from
         aside = torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
         with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     # as on a CUDA device whose capture fails
     monkeypatch.setattr(captured, "_Chain", fails)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(priority=0))
     steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
     steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
     policy.captured, steps.refused = steps, None
@@ -71,9 +73,42 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     assert steps.refused is None
     assert policy.captured is steps
     worker.predict(seen, GlobalStep(0), 0, 0)
-    steps._chains = {4: [object()]}
+    steps._chains = {(4, 0): [object()]}
     worker.reload("cpu")  # weights that were on the host may lie elsewhere now
     assert steps.graphs == 0
+
+
+def test_streams_of_another_priority_have_graphs_of_their_own(monkeypatch) -> None:
+    from rlprof.workloads.embodied.policies import captured
+
+    class Chain:
+        key: Any = None
+        began = 0
+
+        def __init__(self, *_: Any) -> None:
+            made.append(self)
+
+        def begin(self, key: Any, *_: Any) -> None:
+            self.key = key
+
+    made: list[Chain] = []
+    policy, seen = make(size_of("pi0", "tiny"), spec(), seed=1), observation(4)
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
+    prefix, point = policy.backbone(features), policy.start(noise)
+    monkeypatch.setattr(captured, "_Chain", Chain)
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    used: list[Any] = []
+    for priority in (0, -1, -1, 0):
+        stream = SimpleNamespace(priority=priority)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
+        chains: list[Any] = [steps._chain(point, prefix, features, noise, index) for index in range(2)]
+        assert chains[0] is chains[1]  # from the first step to the last
+        chains[0].key = None
+        used.append(chains[0])
+    assert used == [made[0], made[1], made[1], made[0]]
+    assert steps.graphs == 2
 
 
 def _answers(policy: Any, batches: list[int]) -> list[Any]:
