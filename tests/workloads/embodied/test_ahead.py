@@ -98,6 +98,7 @@ def test_whatever_is_begun_ahead_a_reset_gives_what_it_gives_and_all_that_follow
 ) -> None:
     """All but what lies between a reset ahead and the reset that follows: nobody looks at the state there."""
     plain, ahead = pair
+    plain.reset(GlobalStep(9), 0)  # steps need episodes
     fresh, first = True, plain.state_dict()
     now: list[list[Any]] = []
     plain.load_state_dict(first)
