@@ -219,6 +219,10 @@ def options(
         bool | None,
         typer.Option("--keep-prefix", help="Training uses what the frozen backbone made for the answers."),
     ] = None,
+    reset_ahead: Annotated[
+        bool | None,
+        typer.Option("--reset-ahead", help="By a graph: begin the next episodes while training runs."),
+    ] = None,
     train_pipe: Annotated[
         bool | None,
         typer.Option("--train-pipe", help="Train on an epoch before the next one is there."),

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu.bounds import IN_TURN, SLICES, Profiled, available_cores
-from benchmarks.gpu.optimize import Run, _steps_by_round, call_times, stream_priorities, ways_to_draw
+from benchmarks.gpu.optimize import (
+    NOT_AHEAD,
+    Run,
+    _steps_by_round,
+    call_times,
+    stream_priorities,
+    ways_to_draw,
+)
 from benchmarks.gpu.solo import (
     LONGEST_PERIOD_S,
     Cores,
@@ -60,6 +67,14 @@ def test_an_ablation_is_settled_where_there_is_a_result() -> None:
     assert run({}, "by hand=a", "optimised=b").settled("by hand")
     assert not run({}, "by hand=a").settled("by hand")
     assert not run({}, "by hand=a", "optimised=b").settled("optimised")
+
+
+def test_a_graph_with_resets_ahead_runs_without_them_too() -> None:
+    made = run({}, "optimised=a", f"{NOT_AHEAD}=a")
+    made.args.variants += f",{NOT_AHEAD}"
+    assert made.names() == ["native", "hybrid", "optimised", NOT_AHEAD]
+    assert made.settled(NOT_AHEAD)
+    assert not made.settled("optimised")
 
 
 def test_a_graph_runs_under_one_name() -> None:

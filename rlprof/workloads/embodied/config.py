@@ -86,6 +86,8 @@ class Config:
     keep_prefix : bool
         Answers keep what the frozen backbone made (keys and values), and training uses it in place of making
         it anew: where training changes the expert alone.
+    reset_ahead : bool
+        Where a graph runs, simulators begin the next iteration's episodes while training runs.
     train_pipe : bool
         Training on an epoch may begin before the next one is there; needs the minibatch scope ``epoch``.
     env_prefetch : bool
@@ -144,6 +146,7 @@ class Config:
     whole_answers: bool = False
     prefix_worker: bool = False
     keep_prefix: bool = False
+    reset_ahead: bool = False
     train_pipe: bool = False
     env_prefetch: bool = False
     train: Train | None = None
@@ -183,6 +186,7 @@ class Config:
         self._check_devices()
         self._check_schedule()
         self._check_prefix()
+        self._check_ahead()
         part = self.samples // (self.rollout_epochs if self.minibatch_scope == "epoch" else 1)
         if part % self.global_batch:
             raise ConfigurationError(
@@ -226,6 +230,20 @@ class Config:
             )
             raise ConfigurationError(
                 f"prefixes that are kept would lie {where}", hint="leave --keep-prefix away"
+            )
+
+    def _check_ahead(self) -> None:
+        if not self.reset_ahead:
+            return
+        if self.auto_reset:
+            raise ConfigurationError(
+                "environments that reset by themselves have no episodes to begin ahead",
+                hint="leave --reset-ahead or --auto-reset away",
+            )
+        if not self.own_processes:
+            raise ConfigurationError(
+                "the simulator is in this process, and cannot begin episodes while training runs here",
+                hint="leave --reset-ahead away, or give it processes with --workers",
             )
 
     def _check_devices(self) -> None:

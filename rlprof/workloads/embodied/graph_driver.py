@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.replacement import Replacement
 from rlprof.workloads.embodied.activity import Span
+from rlprof.workloads.embodied.ahead import AheadSimulator, Countdown, ResetsAhead
 from rlprof.workloads.embodied.build import make_simulator
-from rlprof.workloads.embodied.contracts import NUMBERS, GlobalStep, PolicyOutput
+from rlprof.workloads.embodied.contracts import NUMBERS, GlobalStep, PolicyOutput, Simulator
 from rlprof.workloads.embodied.drivers import PHASES, Iteration, LoopDriver, PhaseHooks
 from rlprof.workloads.embodied.graph_check import check_graph
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
@@ -35,7 +37,7 @@ class Answers:
     """Sees which samples were answered with which weights, for the semantic record of a trainer.
 
     Natively the rollout worker tells that of each answer; a graph runs the phases of an answer, not the code
-    around them.
+    around them. What begins resets ahead is told of calls too.
 
     Parameters
     ----------
@@ -43,10 +45,12 @@ class Answers:
         Its rollout worker has the watch that is told.
     graph : CallGraph
         What runs.
+    ahead : Countdown, optional
+        Begins resets of the next iteration.
     """
 
-    def __init__(self, trainer: Trainer, graph: CallGraph) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer, graph: CallGraph, ahead: Countdown | None = None) -> None:
+        self._trainer, self._ahead = trainer, ahead
         self._lock = threading.Lock()
         self._given: dict[tuple[int, int], list[tuple[tuple[int, ...] | None, int]]] = {}
         self._names = {path: path.rpartition("/")[2] for path in graph.nodes}
@@ -72,7 +76,9 @@ class Answers:
                 self._epoch += 1
 
     def ended(self, call: Call) -> None:
-        """Take no note."""
+        """A call has returned."""
+        if self._ahead is not None:
+            self._ahead.ended(call)
 
 
 def phases_of(program: Program) -> dict[str, Span]:
@@ -101,18 +107,42 @@ class PlacedDriver:
         What is driven.
     graph : CallGraph or None
         None: natively.
+    resets : ResetsAhead
+        Of the simulators. Iterations by a graph begin those of the next one, and wait for them at their end:
+        what comes after may be another driver's, and what they took is part of the iteration.
     """
 
-    def __init__(self, workload: ProgramWorkload, trainer: Trainer, graph: CallGraph | None) -> None:
-        self.workload, self.trainer, self.graph = workload, trainer, graph
+    def __init__(
+        self,
+        workload: ProgramWorkload,
+        trainer: Trainer,
+        graph: CallGraph | None,
+        resets: ResetsAhead,
+    ) -> None:
+        self.workload, self.trainer, self.graph, self._resets = workload, trainer, graph, resets
         self.placement = "colocated" + ("" if graph is None else f", a graph of {len(graph.streams)} streams")
+
+    def prepare(self, step: GlobalStep) -> None:
+        """Leave simulators as an iteration before `step` in the same order does: their resets were ahead."""
+        self._resets.drop()
+        if self.graph is not None:
+            self._resets.begin(self.graph, step)
+            self._resets.finish()
 
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration."""
         self.workload.place(self.graph)
         if self.graph is not None:
-            result = self.trainer.iteration(step)
-            return Iteration(result, phases_of(self.workload.program), {"graph": True})
+            before = self._resets.handed_out
+            with self._resets.during(step):
+                result = self.trainer.iteration(step)
+            trained = time.perf_counter()
+            self._resets.finish()
+            left_s = time.perf_counter() - trained
+            further: dict[str, Any] = {"graph": True}
+            if self._resets.there:
+                further |= {"resets_ahead": self._resets.handed_out - before, "reset_ahead_left_s": left_s}
+            return Iteration(result, phases_of(self.workload.program), further)
         hooks = PhaseHooks(self.workload.program, self.workload.native.region)
         try:
             result = self.trainer.iteration(step)
@@ -125,8 +155,11 @@ class PlacedDriver:
         return nullcontext()
 
     def close(self) -> None:
-        """Let the native code run again."""
-        self.workload.place(None)
+        """Let the native code run again, with no reset ahead."""
+        try:
+            self._resets.drop()
+        finally:
+            self.workload.place(None)
 
 
 class GraphFileDriver(LoopDriver):
@@ -151,10 +184,15 @@ class GraphFileDriver(LoopDriver):
         check_graph(config, graph)
         self._stack = ExitStack()
         try:
-            spares = []
+            spares: list[Simulator] = []
             for _ in range(int(graph.facts.get("spares", 0))):
                 spares.append(make_simulator(config))
                 self._stack.callback(spares[-1].close)
+            if config.reset_ahead:
+                spares = [self._ahead(spare) for spare in spares]
+                self._stack.callback(setattr, trainer.env, "simulator", trainer.env.simulator)
+                trainer.env.simulator = self._ahead(trainer.env.simulator)
+            self._resets = ResetsAhead((trainer.env.simulator, *spares))
             super().__init__(trainer, f"colocated, a graph of {len(graph.steps)} steps", spares)
         except BaseException:
             self._stack.close()
@@ -162,6 +200,11 @@ class GraphFileDriver(LoopDriver):
         self._graph = graph
         self._recorder: Recorder | None = None
         self._done = 0
+
+    def _ahead(self, simulator: Simulator) -> AheadSimulator:
+        found = AheadSimulator(simulator)
+        self._stack.callback(found.release)
+        return found
 
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration.
@@ -175,7 +218,9 @@ class GraphFileDriver(LoopDriver):
         if self._done == 0:
             self._recorder = program.record(region, runs=RECORDED)
             self._recorder.__enter__()
-        found = super().iteration(step)
+        before = self._resets.handed_out
+        with self._resets.during(step):
+            found = super().iteration(step)
         self._done += 1
         if self._done == RECORDED and self._recorder is not None:
             recorder, self._recorder = self._recorder, None
@@ -188,13 +233,15 @@ class GraphFileDriver(LoopDriver):
             program.install(
                 graph,
                 recording=recorder.recording,
-                watch=lambda: Answers(self.trainer, graph),
+                watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
                 stream_priorities=streams,
             )
             del recorder
             gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         by_graph = self._done > RECORDED
         further: dict[str, Any] = {**found.further, "graph": by_graph}
+        if self._resets.there:
+            further["resets_ahead"] = self._resets.handed_out - before
         return found._replace(
             further=further, phases=phases_of(self.wrapped.program) if by_graph else found.phases
         )

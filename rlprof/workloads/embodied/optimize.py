@@ -21,6 +21,7 @@ from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, Program
 from rlprof.overlap.optimize.program import ProgramWorkload
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
+from rlprof.workloads.embodied.ahead import AheadSimulator, ResetsAhead
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
@@ -53,6 +54,8 @@ class Embodied:
         Keys are shares of the SMs in percent, or values of the configuration.
     config : Config
         With the levers that are kept so far; what is compared with the result has to have them too.
+    resets : ResetsAhead
+        Of the simulators; nothing is begun ahead in what the optimiser measures.
     memory : CallBytes or None
         Meter of the GPU's memory; None: there is no GPU.
     """
@@ -63,6 +66,7 @@ class Embodied:
     counter: Counter
     simulator: Exchangeable
     config: Config
+    resets: ResetsAhead
     memory: CallBytes | None = None
 
     @property
@@ -148,16 +152,16 @@ def embodied(
     with ExitStack() as stack:
         say("starting simulators and policy")
         trainer = make_trainer(config)
-        first_one = trainer.env.simulator
+        first_one = _ahead(trainer.env.simulator, config)
         stack.callback(first_one.close)
 
         def made(key: int | tuple[tuple[str, Any], ...] | None) -> Simulator:
             changes = dict(key) if isinstance(key, tuple) else {"simulator_sm_percent": key}
-            return make_simulator(replace(here.config, **changes))
+            return _ahead(make_simulator(replace(here.config, **changes)), config)
 
         further = []
         for _ in range(spares):
-            further.append(Exchangeable(make_simulator(config), made))
+            further.append(Exchangeable(_ahead(make_simulator(config), config), made))
             stack.callback(further[-1].close)
         simulator = Exchangeable(first_one, made, further)
         trainer.env.simulator = simulator
@@ -177,6 +181,7 @@ def embodied(
         stack.callback(source.close)
 
         memory = CallBytes(torch, config.device)
+        resets = ResetsAhead((simulator, *further))
 
         def synchronise() -> None:
             if cuda:
@@ -192,12 +197,17 @@ def embodied(
             activity=source,
             synchronise=synchronise,
             facts=lambda: machine_state(config),
-            watch=lambda graph: Answers(trainer, graph),
+            watch=lambda graph: Answers(trainer, graph, resets.countdown(graph)),
             call_bytes=memory.estimates,
             meter=memory.watch if cuda else None,
         )
-        here = Embodied(trainer, wrapped, workload, train, simulator, config, memory if cuda else None)
+        meter = memory if cuda else None
+        here = Embodied(trainer, wrapped, workload, train, simulator, config, resets, meter)
         yield here
+
+
+def _ahead(simulator: Simulator, config: Config) -> Simulator:
+    return AheadSimulator(simulator) if config.reset_ahead else simulator
 
 
 def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further: list[Any]) -> ActivitySource:
