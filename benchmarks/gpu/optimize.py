@@ -517,7 +517,7 @@ class Run:
             best = {n: min(w) for n, w in self.walls().items() if n.startswith("optimised")}
             return name in best and best[name] > 1.01 * min(best.values())
         if name in self.graphs:
-            return "optimised" in self.graphs
+            return name != "by hand" or "optimised" in self.graphs
         walls = self.walls()
         others = [w for n, w in walls.items() if n in BASELINES and n != name]
         return name in walls and any(min(walls[name]) > 1.03 * max(w) for w in others)
