@@ -31,7 +31,7 @@ class Sheet:
 
     Raises
     ------
-    OpenGL.error.GLError
+    OpenGL.error.GLError, RuntimeError
         If GL does not do it.
     """
 
