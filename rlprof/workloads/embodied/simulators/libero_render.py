@@ -217,6 +217,6 @@ class Painter:
 def _read(sheet: Sheet, waiting: list[Array]) -> None:
     """Hand out the images of a sheet, and begin it anew."""
     if waiting:
-        for out, upside_down in zip(waiting, sheet.read(len(waiting)), strict=True):
-            out[...] = upside_down[:, ::-1, ::-1]
+        for out, images in zip(waiting, sheet.read(len(waiting)), strict=True):
+            out[...] = images
         waiting.clear()

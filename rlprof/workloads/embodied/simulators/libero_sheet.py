@@ -79,14 +79,17 @@ class Sheet:
         Returns
         -------
         ndarray of uint8, shape (rows, cameras, size, size, 3)
-            A view, with GL's order of lines, from below; valid until the next call.
+            Images as `Picture` wants them, of the lines that GL counts from below: each from its last pixel
+            to its first. A view, valid until the next call.
         """
         gl, size = self._gl, self._size
         found = self._pixels[: rows * size]
         gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, self._buffer)
         gl.glPixelStorei(gl.GL_PACK_ALIGNMENT, 1)
-        gl.glReadPixels(0, 0, self._cameras * size, rows * size, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, found)
-        return found.reshape(rows, size, self._cameras, size, 3).swapaxes(1, 2)
+        # lines come from below; with colours the other way round too, turning is to read bytes backwards
+        gl.glReadPixels(0, 0, self._cameras * size, rows * size, gl.GL_BGR, gl.GL_UNSIGNED_BYTE, found)
+        images = found.reshape(rows, size, self._cameras, size, 3).swapaxes(1, 2)
+        return images[:, :, ::-1, ::-1, ::-1]
 
     def close(self) -> None:
         """Free the buffer; its GL context is current."""
