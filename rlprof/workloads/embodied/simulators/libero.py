@@ -22,7 +22,7 @@ from rlprof.workloads.embodied.contracts import (
 )
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.simulators.libero_env import ACTION_DIM, RECORD, SUITE, TASKS, VIEW, TaskEnv
-from rlprof.workloads.embodied.simulators.libero_render import CAMERAS, Painter, choose_gl
+from rlprof.workloads.embodied.simulators.libero_render import CAMERAS, Painter, Picture, choose_gl
 from rlprof.workloads.embodied.simulators.moves import checked_moves
 from rlprof.workloads.embodied.simulators.rewards import SPARSE, firsts, gains, is_dense
 
@@ -338,9 +338,13 @@ def paint(
         Images.
     """
     out = np.empty((len(rows), spec.cameras, spec.height, spec.width, 3), dtype=np.uint8)
-    for i, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-        for frame in range(frames[i]):
-            painter.paint(int(row), int(task), views[i, frame], out[i])
+    painter.paint(
+        [
+            Picture(int(row), int(task), views[i, frame], out[i])
+            for i, (row, task) in enumerate(zip(rows, tasks, strict=True))
+            for frame in range(frames[i])
+        ]
+    )
     return out
 
 

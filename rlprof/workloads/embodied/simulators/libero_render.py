@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import RenderError
+from rlprof.workloads.embodied.simulators.libero_sheet import Sheet
 
 #: In this order; LIBERO's agent view and the camera at the wrist.
 CAMERAS = ("agentview", "robot0_eye_in_hand")
+#: Environments of one GL context that are read back together, at most.
+ENVS_AT_ONCE = 8
 
 
 def choose_gl(backend: str) -> None:
@@ -49,8 +52,40 @@ def gl_error(error: Exception) -> RenderError:
     )
 
 
+class Picture(NamedTuple):
+    """What is to be drawn.
+
+    Parameters
+    ----------
+    row, task : int
+        Environment and its task.
+    view : ndarray, shape (VIEW,)
+        Of `TaskEnv`.
+    out : ndarray of uint8, shape (cameras, image, image, 3)
+        Where to: LIBERO's image turned by 180 degrees, as published policies take it (upright, and left
+        and right exchanged).
+    """
+
+    row: int
+    task: int
+    view: Floats
+    out: Array
+
+
+class _Place(NamedTuple):
+    """Where a task is drawn."""
+
+    gl: Any
+    context: Any
+    scene: Any
+    sheet: Sheet
+
+
 class Painter:
     """Draws views of tasks.
+
+    The images of an environment are read back together, and where environments share a GL context, those of
+    up to `ENVS_AT_ONCE` of them: to wait for the GPU is what takes most of the time.
 
     Parameters
     ----------
@@ -62,6 +97,8 @@ class Painter:
         Shadows and multisampling, as LIBERO has them; without them an image takes about a third of the time.
     contexts : sequence of int
         The task of each environment, if each is to have a GL context of its own; empty: one context for all.
+    at_once : bool
+        False: read back every image by itself, with the same bits; for comparisons.
 
     Raises
     ------
@@ -77,9 +114,11 @@ class Painter:
         image: int,
         shadows: bool = True,
         contexts: tuple[int, ...] = (),
+        at_once: bool = True,
     ) -> None:
         self._mujoco = mujoco = importlib.import_module("mujoco")
         self._size, self._cameras = image, cameras
+        self.at_once = at_once
         self._models = dict(models)
         self._data = {task: mujoco.MjData(model) for task, model in models.items()}
         self._look = mujoco.MjvOption()
@@ -88,8 +127,8 @@ class Painter:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._contexts: list[Any] = []
         self._current: Any = None
-        #: By (environment or -1, task): GL context, MuJoCo's context, scene.
-        self._scenes: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        #: By (environment or -1, task).
+        self._places: dict[tuple[int, int], _Place] = {}
         for model in models.values():
             model.vis.global_.offwidth = model.vis.global_.offheight = image
             if not shadows:
@@ -97,68 +136,87 @@ class Painter:
         try:
             if contexts:
                 for row, task in enumerate(contexts):
-                    self._prepare(row, task, self._gl())
+                    self._prepare({task: row}, rows=1)
             else:
-                shared = self._gl()
-                for task in models:
-                    self._prepare(-1, task, shared)
+                self._prepare(dict.fromkeys(models, -1), rows=ENVS_AT_ONCE)
         except Exception as error:  # what is missing decides which: import errors, GL errors, RuntimeError
             raise gl_error(error) from error
 
-    def paint(self, row: int, task: int, view: Floats, out: Array) -> None:
-        """Draw an environment.
+    def paint(self, pictures: Sequence[Picture]) -> None:
+        """Draw environments, in this order; of those that go to the same place the last one stays."""
+        waiting: list[Array] = []  # for their images, which are in the sheet of the current GL context
+        sheet: Sheet | None = None
+        for picture in pictures:
+            key = (picture.row, picture.task)
+            place = self._places[key if key in self._places else (-1, picture.task)]
+            if sheet is not None and (len(waiting) == sheet.rows or place.gl is not self._current):
+                _read(sheet, waiting)
+            if place.gl is not self._current:
+                place.gl.make_current()
+                self._current = place.gl
+            sheet = place.sheet
+            self._draw(picture, place, len(waiting))
+            if self.at_once:
+                waiting.append(picture.out)
+        if sheet is not None:
+            _read(sheet, waiting)
 
-        Parameters
-        ----------
-        row, task : int
-            Environment and its task.
-        view : ndarray, shape (VIEW,)
-            Of `TaskEnv`.
-        out : ndarray of uint8, shape (cameras, image, image, 3)
-            Where to: LIBERO's image turned by 180 degrees, as published policies take it (upright, and left
-            and right exchanged).
-        """
-        mujoco, model, data = self._mujoco, self._models[task], self._data[task]
-        key = (row, task) if (row, task) in self._scenes else (-1, task)
-        gl, context, scene = self._scenes[key]
-        if gl is not self._current:
-            gl.make_current()
-            self._current = gl
-        data.qpos[:] = view[: model.nq]
-        model.site_rgba[:, 3] = view[model.nq : model.nq + model.nsite]
+    def _draw(self, picture: Picture, place: _Place, sheet_row: int) -> None:
+        mujoco, model, data = self._mujoco, self._models[picture.task], self._data[picture.task]
+        data.qpos[:] = picture.view[: model.nq]
+        model.site_rgba[:, 3] = picture.view[model.nq : model.nq + model.nsite]
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, context)
-        place = mujoco.MjrRect(0, 0, self._size, self._size)
-        upside_down = np.empty((self._size, self._size, 3), dtype=np.uint8)
+        whole = mujoco.MjrRect(0, 0, self._size, self._size)
         for k, name in enumerate(CAMERAS[: self._cameras]):
             self._camera.fixedcamid = model.camera(name).id
+            # all of it for each camera: a light goes along with it
             mujoco.mjv_updateScene(
-                model, data, self._look, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL, scene
+                model, data, self._look, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL, place.scene
             )
-            mujoco.mjr_render(place, scene, context)
-            mujoco.mjr_readPixels(upside_down, None, place, context)
-            out[k] = upside_down[::-1, ::-1]
+            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, place.context)
+            mujoco.mjr_render(whole, place.scene, place.context)
+            if self.at_once:
+                place.sheet.take(place.context, sheet_row, k)
+            else:
+                upside_down = np.empty((self._size, self._size, 3), dtype=np.uint8)
+                mujoco.mjr_readPixels(upside_down, None, whole, place.context)
+                picture.out[k] = upside_down[::-1, ::-1]
 
     def close(self) -> None:
         """Free what GL holds."""
-        for gl, context, _ in self._scenes.values():
-            gl.make_current()
-            context.free()
-        self._scenes.clear()
+        sheets = {id(place.gl): place for place in self._places.values()}
+        for place in sheets.values():
+            place.gl.make_current()
+            place.sheet.close()
+        for place in self._places.values():
+            place.gl.make_current()
+            place.context.free()
+        self._places.clear()
         while self._contexts:
             self._contexts.pop().free()
         self._current = None
 
-    def _gl(self) -> Any:
-        made = self._mujoco.gl_context.GLContext(self._size, self._size)
-        self._contexts.append(made)
-        return made
-
-    def _prepare(self, row: int, task: int, gl: Any) -> None:
-        mujoco, model = self._mujoco, self._models[task]
+    def _prepare(self, tasks: Mapping[int, int], rows: int) -> None:
+        """Make a GL context for tasks; of each the environment, -1 for all."""
+        mujoco, sheet = self._mujoco, None
+        gl = mujoco.gl_context.GLContext(self._size, self._size)
+        self._contexts.append(gl)
         gl.make_current()
         self._current = gl
-        context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        self._scenes[row, task] = (gl, context, mujoco.MjvScene(model, maxgeom=1000))
+        for task, row in tasks.items():
+            model = self._models[task]
+            context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+            if sheet is None:
+                sheet = Sheet(context, rows=rows, cameras=self._cameras, size=self._size)
+            scene = mujoco.MjvScene(model, maxgeom=1000)
+            self._places[row, task] = _Place(gl, context, scene, sheet)
+
+
+def _read(sheet: Sheet, waiting: list[Array]) -> None:
+    """Hand out the images of a sheet, and begin it anew."""
+    if waiting:
+        for out, images in zip(waiting, sheet.read(len(waiting)), strict=True):
+            out[...] = images
+        waiting.clear()

@@ -1,0 +1,169 @@
+"""Images read back together have the bits of those that are read back one by one.
+
+With LIBERO's Python, and whichever GL it has: MuJoCo of other versions is not what `Painter` draws with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+from rlprof.workloads.embodied.simulators.libero_start import PYTHON_VARIABLE
+from tests.conftest import ROOT
+
+#: Two tasks, with what an image can be made of: shadows, a mirror, things one can see through, haze, a sky,
+#: a light at a camera that moves.
+MODEL = """
+<mujoco>
+  <visual>
+    <headlight diffuse="0.5 0.5 0.5"/><map haze="0.5"/><quality offsamples="4" shadowsize="256"/>
+  </visual>
+  <asset>
+    <texture name="sky" type="skybox" builtin="gradient" rgb1="0.3 0.5 0.7" rgb2="0 0 0.2"
+             width="64" height="64"/>
+    <texture name="squares" type="2d" builtin="checker" rgb1="0.9 0.2 0.1" rgb2="0.1 0.3 0.2"
+             width="64" height="64"/>
+    <material name="floor" texture="squares" texrepeat="7 7" reflectance="0.4"/>
+  </asset>
+  <worldbody>
+    <light pos="0 1 3" dir="0 -0.3 -1" directional="true"/>
+    <camera name="agentview" pos="0 -2 1.2" xyaxes="1 0 0 0 0.5 1" fovy="50"/>
+    <geom type="box" size="3 3 0.01" material="floor" group="1"/>
+    <geom type="box" size="0.1 0.1 0.3" pos="-0.5 0.2 0.3" rgba="0.2 0.4 0.9 1" group="0"/>
+    <body pos="0 0 0.6">
+      <joint axis="0 0 1"/><joint axis="1 0 0"/>
+      <geom type="SHAPE" size="0.2 0.15 0.1" rgba="0.9 0.8 0.1 1" group="1"/>
+      <geom type="sphere" size="0.1" pos="0.35 0 0.1" rgba="0.1 0.8 0.3 0.4" group="1"/>
+      <site name="mark" pos="-0.3 0 0" size="0.06" rgba="1 0 1 0.7"/>
+      <light pos="0 0 0.5" dir="0 0.5 -1" mode="track"/>
+      <camera name="robot0_eye_in_hand" pos="0.1 -0.9 0.4" xyaxes="1 0 0 0 0.4 1" fovy="75"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+#: Both ways for many options; the last line says what came out.
+CODE = """
+import json, sys
+import numpy as np
+from rlprof.workloads.embodied.errors import RenderError
+from rlprof.workloads.embodied.simulators.libero_render import Painter, Picture, choose_gl
+backend, source, image = sys.argv[1], sys.argv[2], int(sys.argv[3])
+choose_gl(backend)
+try:
+    import mujoco
+    mujoco.gl_context.GLContext(8, 8).free()
+except Exception as error:
+    print(json.dumps(f"{type(error).__name__}: {error}"))
+    raise SystemExit
+if source == "libero":
+    from rlprof.workloads.embodied.simulators.libero_env import TaskEnv
+    def make():
+        return {task: env.model for task, env in envs.items()}
+    envs = {task: TaskEnv(task) for task in range(3)}
+    views, draw = {}, np.random.default_rng(0)
+    for task, env in envs.items():
+        record = env.start(0)
+        _, _, seen, _ = env.advance(record, draw.uniform(-1, 1, (5, 7)))
+        views[task] = [env.view(record), *seen]
+else:
+    def make():
+        return {k: mujoco.MjModel.from_xml_string(source.replace("SHAPE", s)) for k, s in enumerate(shapes)}
+    shapes, draw = ("box", "ellipsoid", "capsule"), np.random.default_rng(0)
+    views = {k: [(*draw.uniform(-1, 1, 2), draw.uniform(0, 1)) for _ in range(6)] for k in range(3)}
+    views = {k: [np.array(v) for v in each] for k, each in views.items()}
+found = []
+for options in json.loads(sys.argv[4]):
+    tasks = options.get("contexts") or [k % 3 for k in range(18)]
+    # more than a buffer holds; what goes to the same place is drawn over
+    rows = [k for k in range(len(tasks)) for _ in range(1 + k % 2)]
+    images = []
+    for at_once in (False, True):
+        painter = Painter(make(), image=image, at_once=at_once, **options)
+        outs = np.zeros((len(tasks), options["cameras"], image, image, 3), np.uint8)
+        each = [Picture(row, tasks[row], views[tasks[row]][k % 6], outs[row]) for k, row in enumerate(rows)]
+        for part in (each, [], each):  # twice: MuJoCo's first image of all is another one
+            painter.paint(part)
+        painter.close()
+        images.append(outs)
+    some = {picture.out.tobytes() for picture in each}
+    wanted = {(p.task, p.view.tobytes()) for p in {p.row: p for p in each}.values()}
+    found.append([bool(np.array_equal(*images)), len(some), len(wanted), float(images[0].std())])
+print(json.dumps(found))
+"""
+OPTIONS: list[dict[str, Any]] = [
+    {"cameras": 2, "shadows": True, "contexts": []},
+    {"cameras": 2, "shadows": False, "contexts": [1, 0, 1]},
+    {"cameras": 1, "shadows": True, "contexts": [1, 0, 1]},
+    {"cameras": 1, "shadows": False, "contexts": []},
+]
+
+
+def told(code: str, *arguments: str) -> Any:
+    """What code says in its last line, in LIBERO's Python."""
+    python = os.environ.get(PYTHON_VARIABLE)
+    if not python:
+        pytest.skip(f"{PYTHON_VARIABLE} names no Python with LIBERO: tools/setup_libero.sh makes one")
+    done = subprocess.run(
+        [python, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "LP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if isinstance(answer, str):
+        pytest.skip(answer)
+    return answer
+
+
+@pytest.mark.parametrize("backend", ["egl", "osmesa"])
+def test_reading_back_together_changes_no_bit(backend: str) -> None:
+    found = told(CODE, backend, MODEL, "48", json.dumps(OPTIONS))
+    assert [equal for equal, *_ in found] == [True] * len(OPTIONS)
+    for _, images, wanted, contrast in found:
+        assert images == wanted
+        assert contrast > 20
+    assert {wanted for _, _, wanted, _ in found} == {3, 12}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["egl", "osmesa"])
+def test_nor_does_it_with_tasks_of_libero(backend: str) -> None:
+    some = [{**o, "shadows": shadows} for o in OPTIONS[:2] for shadows in (True, False)]
+    found = told(CODE, backend, "libero", "64", json.dumps(some))
+    assert [equal for equal, *_ in found] == [True] * len(some)
+    assert all(images == wanted for _, images, wanted, _ in found)
+
+
+def test_a_buffer_is_no_larger_than_gl_can_make() -> None:
+    code = """
+import json
+from rlprof.workloads.embodied.simulators.libero_render import choose_gl
+choose_gl("egl")
+try:
+    import mujoco
+    gl = mujoco.gl_context.GLContext(8, 8)
+except Exception as error:
+    print(json.dumps(f"{type(error).__name__}: {error}"))
+    raise SystemExit
+from OpenGL import GL
+from rlprof.workloads.embodied.simulators.libero_sheet import Sheet
+gl.make_current()
+model = mujoco.MjModel.from_xml_string("<mujoco/>")
+context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
+sheet = Sheet(context, rows=10**6, cameras=1, size=16)
+shape = sheet.read(sheet.rows).shape
+print(json.dumps([sheet.rows, list(shape), int(GL.glGetIntegerv(GL.GL_MAX_RENDERBUFFER_SIZE))]))
+sheet.close()
+context.free()
+gl.free()
+"""
+    rows, shape, most = told(code)
+    assert rows == most // 16
+    assert shape == [rows, 1, 16, 16, 3]
