@@ -8,6 +8,7 @@ values are rows of one head, so that nothing is repeated).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -123,14 +124,18 @@ def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return halves[..., :1, :], halves[..., 1:, :]
 
 
+def _rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    first, second = _halves(x)
+    return torch.addcmul(first * rotation[0], second, rotation[1]).flatten(-2)
+
+
 class _Rotate(torch.autograd.Function):
     """Rotary embedding; its gradient is the rotation back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rotation: Tensor) -> Tensor:
         ctx.save_for_backward(rotation)
-        first, second = _halves(x)
-        return torch.addcmul(first * rotation[0], second, rotation[1]).flatten(-2)
+        return _rotated(x, rotation)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -147,11 +152,15 @@ def norm(module: Any, x: Tensor) -> Tensor:
     `1 + weight` is never rounded by itself: its error would be the same for all tokens.
     """
     y = F.rms_norm(x, (x.shape[-1],), eps=module.eps)
+    if not torch.is_grad_enabled():  # the same; a compiler sees through it
+        return torch.addcmul(y, y, module.weight)
     return _Scale.apply(y, module.weight)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Rotary embedding of x, shape (batch, tokens, heads, head_dim); for the factors see `Layout`."""
+    if not torch.is_grad_enabled():
+        return _rotated(x, rotation)
     return _Rotate.apply(x, rotation)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -178,8 +187,50 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
     return out.reshape(batch, shape[2], tokens, shape[3], dim).transpose(1, 2).flatten(2)
 
 
+def one_layer(
+    layer: Any, x: Tensor, rotation: Tensor, mask: Tensor | None, past: KeyValue | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute a layer.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        GemmaDecoderLayer of transformers.
+    x : Tensor, shape (batch, tokens, width)
+        Tokens.
+    rotation, mask : Tensor, Tensor or None
+        Of their `Layout`.
+    past : pair of Tensor or None
+        Keys and values before these tokens.
+
+    Returns
+    -------
+    tuple of Tensor
+        Tokens, keys and values (of these tokens only).
+    """
+    part = layer.self_attn
+    y = norm(layer.input_layernorm, x)
+    query, key, value = (
+        projection(y).view(*y.shape[:-1], -1, part.head_dim)
+        for projection in (part.q_proj, part.k_proj, part.v_proj)  # or what stands in their place
+    )
+    query = rotate(query, rotation)
+    own_key, own_value = rotate(key, rotation).transpose(1, 2), value.transpose(1, 2)
+    key, value = own_key, own_value
+    if past is not None:
+        key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+    x = x + part.o_proj(attend(query, key, value, mask))
+    x = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+    return x, own_key, own_value
+
+
 def forward(
-    model: Any, x: Tensor, where: Layout, past: tuple[KeyValue, ...] | None = None
+    model: Any,
+    x: Tensor,
+    where: Layout,
+    past: tuple[KeyValue, ...] | None = None,
+    *,
+    layer: Callable[..., tuple[Tensor, Tensor, Tensor]] = one_layer,
 ) -> tuple[Tensor, tuple[KeyValue, ...]]:
     """Compute a language model.
 
@@ -193,6 +244,8 @@ def forward(
         Of the tokens.
     past : tuple of pairs, optional
         Keys and values before these tokens, layer by layer.
+    layer : callable
+        `one_layer`, or the same compiled.
 
     Returns
     -------
@@ -200,18 +253,7 @@ def forward(
         Normalised tokens, and keys and values of every layer (of these tokens only).
     """
     cache = []
-    for k, layer in enumerate(model.layers):
-        part = layer.self_attn
-        y = norm(layer.input_layernorm, x)
-        query, key, value = (
-            projection(y).view(*y.shape[:-1], -1, part.head_dim)
-            for projection in (part.q_proj, part.k_proj, part.v_proj)  # or what stands in their place
-        )
-        query = rotate(query, where.rotation)
-        key, value = rotate(key, where.rotation).transpose(1, 2), value.transpose(1, 2)
-        cache.append((key, value))
-        if past is not None:
-            key, value = torch.cat([past[k][0], key], 2), torch.cat([past[k][1], value], 2)
-        x = x + part.o_proj(attend(query, key, value, where.mask))
-        x = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+    for k, module in enumerate(model.layers):
+        x, *own = layer(module, x, where.rotation, where.mask, None if past is None else past[k])
+        cache.append((own[0], own[1]))
     return norm(model.norm, x), tuple(cache)
