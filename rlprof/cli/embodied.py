@@ -205,6 +205,13 @@ def options(
         bool | None,
         typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),
     ] = None,
+    compile_policy: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile-policy/--no-compile-policy",
+            help="Layers of answers are compiled by TorchInductor (pi0 of transformers).",
+        ),
+    ] = None,
     whole_answers: Annotated[
         bool | None,
         typer.Option("--whole-answers", help="What follows the vision tower in an answer is one node."),

@@ -196,6 +196,8 @@ def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> R
     device = config.rollout_device or config.device
     policy = make_policy(config.policy_size, simulator.spec, seed=config.seed, device=device)
     policy.keeps_prefix = config.keep_prefix
+    if config.compile_policy:
+        policy.compile_layers()
     if config.cuda_graph:
         policy.capture()
     return RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker)

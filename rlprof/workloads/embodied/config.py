@@ -77,6 +77,8 @@ class Config:
         threads that launch kernels and wait for them.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
+    compile_policy : bool
+        Layers of answers are compiled by TorchInductor: of `pi0` of transformers.
     whole_answers : bool
         What follows the vision tower in an answer is one node in place of one for each phase: a graph of
         calls then waits for the device once, not after each of them.
@@ -143,6 +145,7 @@ class Config:
     simulator_low_priority: bool = False
     simulator_nice: int = 0
     cuda_graph: bool = False
+    compile_policy: bool = False
     whole_answers: bool = False
     prefix_worker: bool = False
     keep_prefix: bool = False
@@ -252,6 +255,11 @@ class Config:
             raise ConfigurationError(
                 f"CUDA graphs need a CUDA device, and rollouts compute on {answers}",
                 hint="leave --cuda-graph away, or use --device cuda:0",
+            )
+        if self.compile_policy and not self.policy_size.transformers:
+            raise ConfigurationError(
+                f"layers of {self.policy} are not compiled in the preset {self.preset}",
+                hint="leave --compile-policy away, or use --policy pi0 --preset h200",
             )
         for name, share in (
             ("simulator", self.simulator_sm_percent),

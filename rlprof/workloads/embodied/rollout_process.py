@@ -92,6 +92,8 @@ class RolloutProcess:
         self.watch: Watch | None = None
         #: Why denoise steps run eagerly there, where CUDA graphs were asked for.
         self.refused: str | None = None
+        #: Why layers run eagerly there, where they were to be compiled.
+        self.compile_refused: str | None = None
         self._lock = threading.Lock()
         self._broken: str | None = None
         self._failure: RolloutError | None = None
@@ -210,7 +212,8 @@ class RolloutProcess:
                 kind, hint = type(self._failure), self._failure.hint or hint
             raise kind(f"the rollout's process is no more: {self._broken}", hint=hint)
         self._process.send({"call": call, **values})
-        self.refused = self._answer(call, self.timeout_s).get("refused")
+        answer = self._answer(call, self.timeout_s)
+        self.refused, self.compile_refused = answer.get("refused"), answer.get("compile_refused")
 
     def _answer(self, call: str, limit_s: float) -> dict[str, Any]:
         connection, interruption = self._process.connection, None

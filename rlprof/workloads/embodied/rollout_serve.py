@@ -125,6 +125,8 @@ def _worker(values: dict[str, Any], simulator: SimulatorSpec) -> RolloutWorker:
     if device == "cpu":
         need("torch", why="a policy").set_num_threads(1)
     policy = make(config.policy_size, simulator, seed=config.seed, device=device)
+    if config.compile_policy:
+        policy.compile_layers()
     if config.cuda_graph:
         policy.capture()
     return RolloutWorker(policy)
@@ -171,8 +173,7 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
         worker.reload(order["device"])
     else:
         raise ValueError(f"no call {call!r}")
-    captured = getattr(worker.policy, "captured", None)
-    return {"ok": True, "refused": None if captured is None else captured.refused}
+    return {"ok": True, "refused": worker.refused, "compile_refused": worker.compile_refused}
 
 
 if __name__ == "__main__":

@@ -94,22 +94,31 @@ class RolloutWorker:
     def answer_again(
         self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
     ) -> PolicyOutput:
-        """Answer an observation by the policy itself, without nodes and CUDA graphs, and tell no watch."""
+        """Answer an observation by the policy itself: no nodes, CUDA graphs or compiled layers, no watch told.
+        """
         # the class's own methods: nodes that stand in place of this object's are phases of another call
         policy, own = self.policy, type(self.policy)
         captured, policy.captured = getattr(policy, "captured", None), None
+        compiled, policy.compiled = getattr(policy, "compiled", None), None
         try:
             noise = own.noise(policy, observation, step, epoch, chunk, samples)
             answer: PolicyOutput = own.act(policy, observation, noise)
             return answer
         finally:
-            policy.captured = captured
+            policy.captured, policy.compiled = captured, compiled
 
     @property
     def refused(self) -> str | None:
         """Why denoise steps run eagerly, where CUDA graphs were asked for."""
         captured = getattr(self.policy, "captured", None)
         found: str | None = None if captured is None else captured.refused
+        return found
+
+    @property
+    def compile_refused(self) -> str | None:
+        """Why layers run eagerly, where they were to be compiled."""
+        compiled = getattr(self.policy, "compiled", None)
+        found: str | None = None if compiled is None else compiled.refused
         return found
 
     def close(self) -> None:

@@ -191,6 +191,8 @@ def measured_iteration(
     whole = Span(started_ns, time.monotonic_ns())
     if config.cuda_graph:
         further = {**further, "cuda_graph_refused": trainer.rollout.refused}
+    if config.compile_policy:
+        further = {**further, "compile_refused": trainer.rollout.compile_refused}
     done = seen.take(index)
     if config.schedule != "async":  # what that one trains depends on timing
         wanted = record.native(trainer, index, version)

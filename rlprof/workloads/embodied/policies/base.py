@@ -23,6 +23,7 @@ from rlprof.workloads.embodied.contracts import (
     Samples,
     SimulatorSpec,
 )
+from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.layers import KeyValue, Stack, Vision, adapt
 from rlprof.workloads.embodied.policies.sizes import PolicySize
 
@@ -338,6 +339,19 @@ class TorchPolicy(nn.Module, ABC):
     def _evaluate(self, chain: Floats, features: Features, prefix: Prefix) -> Evaluation:
         log_prob, entropy = self._log_prob(self._tensor(chain), prefix, features)
         return Evaluation(log_prob, self._value(prefix).float(), entropy)
+
+    def compile_layers(self) -> None:
+        """Compile layers of answers, where a family can.
+
+        Raises
+        ------
+        ConfigurationError
+            If this one cannot.
+        """
+        raise ConfigurationError(
+            f"layers of {type(self).__name__} are not compiled",
+            hint="leave --compile-policy away, or use pi0 of transformers (--policy pi0 --preset h200)",
+        )
 
     def set_trainable(self) -> None:
         """Freeze what `size.train` says, and put adapters in where it asks for them."""

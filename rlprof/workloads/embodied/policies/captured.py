@@ -8,6 +8,7 @@ priority have graphs of their own.
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,8 +96,10 @@ class CapturedSteps:
             if chain is None:
                 chain = next((c for c in chains if c.key is None), None)
                 if chain is None and len(chains) < MOST_CHAINS:
-                    # one capture at a time; other threads may launch and allocate meanwhile
-                    chain = _Chain(self._policy, point, prefix, features, noise)
+                    # one capture at a time; other threads may launch and allocate meanwhile, but not compile
+                    compiled = getattr(self._policy, "compiled", None)
+                    with nullcontext() if compiled is None else compiled.lock:
+                        chain = _Chain(self._policy, point, prefix, features, noise)
                     chains.append(chain)
                 elif chain is None:
                     chain = min(chains, key=lambda c: c.began)

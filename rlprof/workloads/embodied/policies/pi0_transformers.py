@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from rlprof.workloads.embodied.policies.base import Features, Prefix, value_head
 from rlprof.workloads.embodied.policies.flow import FlowPolicy
 from rlprof.workloads.embodied.policies.layers import KeyValue
 from rlprof.workloads.embodied.policies.sizes import PolicySize, StackSize
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.policies.compiled import CompiledLayers
 
 
 def _stack(size: StackSize) -> dict[str, Any]:
@@ -47,6 +51,7 @@ class Pi0Transformers(FlowPolicy):
     """
 
     frozen_parts = ("vlm",)
+    compiled: CompiledLayers | None = None
 
     def __init__(self, size: PolicySize, simulator: SimulatorSpec, seed: int) -> None:
         super().__init__(size, simulator, seed)
@@ -113,6 +118,25 @@ class Pi0Transformers(FlowPolicy):
     def __repr__(self) -> str:
         return f"Pi0Transformers({asdict(self.size)})"
 
+    def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Compile layers of answers from now on (`rlprof.workloads.embodied.policies.compiled`).
+
+        Parameters
+        ----------
+        backend : str or callable
+            Of `torch.compile`.
+
+        Raises
+        ------
+        ConfigurationError
+            If layers are left to the library.
+        MissingPackageError
+            If a compiler, or Triton, is missing.
+        """
+        from rlprof.workloads.embodied.policies.compiled import CompiledLayers
+
+        self.compiled = CompiledLayers(self, backend=backend)
+
     @property
     def vlm(self) -> Any:
         """The part that expert-only training leaves as it is."""
@@ -123,7 +147,9 @@ class Pi0Transformers(FlowPolicy):
         # as the library's `embed_prefix` puts them: pictures, then words. That one looks for the pictures'
         # places on the device and waits for the answer; here they are known.
         pixels = (images.permute(0, 1, 4, 2, 3) * 2 - 1).flatten(0, 1)
-        seen = self.vlm.get_image_features(pixels).pooler_output
+        seen = None if self.compiled is None else self.compiled.vision(pixels)
+        if seen is None:
+            seen = self.vlm.get_image_features(pixels).pooler_output
         pictures = seen.reshape(len(task), -1, seen.shape[-1])
         count = self.size.instruction_tokens
         words = (task[:, None] * count + torch.arange(count, device=task.device)) % self.size.vocabulary
@@ -133,7 +159,7 @@ class Pi0Transformers(FlowPolicy):
         tokens = features.tokens
         if self.lean:
             where = self._lean_layout(tokens, 0, 1)
-            hidden, cache = gemma.forward(self.vlm.language_model, tokens, where)
+            hidden, cache = self._run("backbone", self.vlm.language_model, tokens, where)
             return Prefix(cache, hidden[:, :0], hidden.mean(1))
         # PaliGemma counts from 1
         positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)[None]
@@ -163,7 +189,7 @@ class Pi0Transformers(FlowPolicy):
         before, own = prefix.cache[0][0].shape[2], tokens.shape[1] // steps
         if self.lean:
             where = self._lean_layout(tokens, before, steps)
-            seen: Any = gemma.forward(self.pi0.model.dit, tokens, where, prefix.cache)[0]
+            seen: Any = self._run("expert", self.pi0.model.dit, tokens, where, prefix.cache)[0]
         else:
             mask, positions = self._layout(before, own, steps)
             seen = self.pi0.model.dit(
@@ -177,6 +203,13 @@ class Pi0Transformers(FlowPolicy):
         # in 32 bits, as in openpi: a rounding of the velocity is not small beside the noise of a late step
         out = self.pi0.action_out_proj
         return torch.nn.functional.linear(hidden.float(), out.weight.float(), out.bias.float())
+
+    def _run(
+        self, part: str, model: Any, x: Tensor, where: gemma.Layout, past: tuple[KeyValue, ...] | None = None
+    ) -> tuple[Tensor, tuple[KeyValue, ...]]:
+        """Layers that are compiled, or else run eagerly."""
+        found = None if self.compiled is None else self.compiled.stack(part, model, x, where, past)
+        return gemma.forward(model, x, where, past) if found is None else found
 
     def _lean_layout(self, tokens: Tensor, before: int, steps: int) -> gemma.Layout:
         """Layout of the expert's tokens behind a prefix, or (`before` 0) of the language model's."""

@@ -1,0 +1,373 @@
+"""Compiled layers beside eager ones. Most tests trace as for a compiler, and run what was traced as it is."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import ConfigurationError, MissingPackageError
+from rlprof.workloads.embodied.offload import tensors_of
+from rlprof.workloads.embodied.policies import make
+from rlprof.workloads.embodied.policies.sizes import PolicySize, StackSize, size_of
+from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from tests.workloads.embodied.made import observation, spec
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'rlprof[workloads]'")
+torch = pytest.importorskip("torch")
+
+from rlprof.workloads.embodied.policies import compiled, siglip  # noqa: E402
+
+STACK = StackSize(3, 64, 128, 8, 1, 32)
+VISION = StackSize(3, 32, 64, 2, 2, 16)
+SIZE = replace(
+    size_of("pi0", "tiny"), transformers=True, image=32, backbone=STACK, expert=STACK, vision=VISION
+)
+#: Relative error (of norms): fused code rounds to 16 bits less often.
+TOLERANCE = {"float32": 2e-6, "bfloat16": 0.02}
+PARTS = ["vision", "backbone", "expert"]
+
+
+@pytest.fixture(autouse=True)
+def _apart() -> Iterator[None]:
+    """Compiled code of one test is none of another's."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _policy(size: PolicySize = SIZE, device: str = "cpu") -> Any:
+    """A policy, no weights of which are all 0."""
+    policy = make(size, spec(3, cameras=2), seed=1, device=device)
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "norm" in name or name.endswith("up.weight") or name.startswith("value.2"):
+                parameter.add_((0.1 * torch.randn(parameter.shape, generator=draw)).to(parameter))
+    return policy
+
+
+def _answer(policy: Any, batch: int = 3, step: int = 0) -> Any:
+    seen = observation(batch, cameras=2, seed=step)
+    return policy.act(seen, policy.noise(seen, GlobalStep(step), 0, 0))
+
+
+def _error(found: Any, wanted: Any) -> float:
+    a, b = (torch.as_tensor(x).detach().double().cpu() for x in (found, wanted))
+    assert b.norm() > 0
+    return float((a - b).norm() / b.norm())
+
+
+def _near(found: Any, wanted: Any, limit: float) -> None:
+    assert _error(found.chain[:, 1:], wanted.chain[:, 1:]) < limit
+    assert _error(found.value, wanted.value) < limit
+    assert np.array_equal(found.log_prob, wanted.log_prob)  # of the noise alone
+
+
+def _made(policy: Any) -> list[tuple[str, int, int]]:
+    return [(c.part, c.shape[0], c.graphs) for c in policy.compiled.compilations]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("train", ["expert", "lora"])
+def test_answers_are_the_eager_ones_and_layers_share_their_code(dtype: str, train: Any) -> None:
+    policy = _policy(replace(SIZE, dtype=dtype, train=train))
+    eager = [_answer(policy, batch, k) for k, batch in enumerate((4, 2, 4))]
+    policy.compile_layers(backend="aot_eager")
+    for _ in range(2):
+        for k, batch in enumerate((4, 2, 4)):
+            _near(_answer(policy, batch, k), eager[k], TOLERANCE[dtype])
+    assert policy.compiled.refused is None
+    # three layers, one graph; images of both cameras are samples of the tower
+    images = {"vision": 2}
+    assert _made(policy) == [(part, images.get(part, 1) * n, 1) for n in (4, 2) for part in PARTS]
+
+
+def test_vision_put_together_here_is_the_librarys() -> None:
+    for dtype, limit in TOLERANCE.items():
+        policy = _policy(replace(SIZE, dtype=dtype))
+        assert siglip.known(policy.vlm)
+        pixels = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        assert siglip.difference(policy.vlm, pixels.to(policy.dtype)) < limit
+
+
+def test_a_tower_that_is_another_one_is_left_to_the_library(monkeypatch) -> None:
+    policy = _policy()
+    wanted = _answer(policy)
+    monkeypatch.setattr(siglip, "difference", lambda *_: 0.5)
+    policy.compile_layers(backend="eager")
+    _near(_answer(policy), wanted, 1e-6)
+    assert policy.compiled.refused == "vision: features differ from the library's by 0.5"
+    assert _made(policy) == [("backbone", 3, 1), ("expert", 3, 1)]
+    policy.vlm.vision_tower.encoder.layers[0].gate = torch.nn.Identity()
+    assert not siglip.known(policy.vlm)
+    policy.compile_layers(backend="eager")
+    assert policy.compiled.refused == "vision: this transformers has another vision tower"
+
+
+def test_weights_that_are_renewed_or_have_moved_are_seen_without_another_compilation() -> None:
+    policy = _policy()
+    policy.compile_layers(backend="aot_eager")
+    _answer(policy)
+    for change in ("in place", "elsewhere"):
+        with torch.no_grad():
+            for tensor in tensors_of(policy):
+                if tensor.is_floating_point():
+                    if change == "in place":
+                        tensor.mul_(1.1)
+                    else:
+                        tensor.data = tensor.data * 1.1  # as `HostCopies` puts them
+        _near(_answer(policy), RolloutWorker(policy).answer_again(*_again()), 2e-6)
+    assert len(policy.compiled.compilations) == 3
+    assert compiled._graphs() == 4  # and the little one at the start
+
+
+def _again() -> tuple[Any, ...]:
+    return observation(3, cameras=2), GlobalStep(0), 0, 0
+
+
+def test_more_shapes_than_torch_expects_are_compiled() -> None:
+    policy = _policy()
+    policy.compile_layers(backend="eager")
+    for batch in range(1, 13):
+        _answer(policy, batch)
+    assert policy.compiled.refused is None
+    assert {c.graphs for c in policy.compiled.compilations} == {1}
+    assert len(policy.compiled.compilations) == 36
+    assert torch._dynamo.config.recompile_limit < compiled.MOST_SHAPES  # of other programs
+
+
+def test_threads_that_answer_at_once_compile_once() -> None:
+    policy = _policy()
+    wanted = [_answer(policy, batch) for batch in (3, 2)]
+    policy.compile_layers(backend="aot_eager")
+    found: dict[int, Any] = {}
+    barrier = threading.Barrier(4, timeout=30)
+
+    def answer(k: int) -> None:
+        barrier.wait()
+        found[k] = [_answer(policy, (3, 2)[k % 2]) for _ in range(2)]
+
+    threads = [threading.Thread(target=answer, args=(k,), daemon=True) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    for k in range(4):
+        for again in found[k]:
+            _near(again, wanted[k % 2], 2e-6)
+    assert sorted(_made(policy)) == sorted((p, n * (1 + (p == "vision")), 1) for p in PARTS for n in (2, 3))
+
+
+def test_inference_mode_has_code_of_its_own_and_training_none() -> None:
+    policy = _policy(replace(SIZE, train="full"))
+    policy.compile_layers(backend="aot_eager")
+    _answer(policy)
+    with torch.inference_mode():
+        answer = _answer(policy)
+    assert policy.compiled.refused is None
+    assert [c.part for c in policy.compiled.compilations] == PARTS * 2
+    graphs = compiled._graphs()
+    found = policy.evaluate(observation(3, cameras=2), answer.chain)
+    torch.autograd.backward(found.log_prob.sum() + found.value.sum())
+    assert compiled._graphs() == graphs
+    parts = (policy.vlm.language_model, policy.pi0.model.dit, policy.vlm.vision_tower)
+    assert all(any(p.grad is not None and p.grad.any() for p in part.parameters()) for part in parts)
+
+
+def test_answers_are_given_again_eagerly() -> None:
+    policy = _policy()
+    worker = RolloutWorker(policy)
+    wanted = worker.predict(*_again())
+    policy.compile_layers(backend="eager")
+    again = worker.answer_again(*_again())
+    assert np.array_equal(again.chain, wanted.chain)
+    assert policy.compiled is not None
+    assert not policy.compiled.compilations
+    worker.predict(*_again())
+    assert [c.part for c in policy.compiled.compilations] == PARTS
+    assert worker.compile_refused is None
+
+
+def test_layers_that_do_not_compile_run_eagerly_and_it_is_told() -> None:
+    def fails(graph: Any, inputs: Any) -> Any:
+        if len(inputs) > 8:  # layers, not the little one
+            raise RuntimeError("no kernel image is available\nfor execution")
+        return graph.forward
+
+    policy = _policy()
+    wanted = _answer(policy)
+    policy.compile_layers(backend=fails)
+    worker = RolloutWorker(policy)
+    for _ in range(2):
+        answer = worker.predict(*_again())
+        assert np.allclose(answer.chain, wanted.chain, rtol=1e-6, atol=1e-7)
+    why = "the compilation failed (RuntimeError: no kernel image is available for execution)"
+    assert worker.compile_refused == "; ".join(f"{part}: {why}" for part in PARTS)
+    assert not policy.compiled.compilations
+
+
+def test_code_that_a_guard_refuses_later_is_told(monkeypatch) -> None:
+    policy = _policy()
+    policy.compile_layers(backend="eager")
+    wanted = _answer(policy)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    policy.vlm.language_model.layers[1].self_attn.head_dim = 16  # another layer than the others
+    policy.vlm.language_model.layers[1].self_attn.head_dim = 32
+    _near(_answer(policy), wanted, 1e-6)
+    assert policy.compiled.refused is None
+    torch._dynamo.reset()
+    before = torch.get_default_dtype()
+    _answer(policy)
+    try:
+        torch.set_default_dtype(torch.float64)
+        _answer(policy)
+    finally:
+        torch.set_default_dtype(before)
+    assert "FailOnRecompileLimitHit" in policy.compiled.refused
+
+
+def test_without_a_compiler_it_says_what_to_install() -> None:
+    def missing(*_: Any) -> Any:
+        raise FileNotFoundError("No working C++ compiler found in ('', 'g++')")
+
+    policy = _policy()
+    with pytest.raises(MissingPackageError, match="No working C.. compiler found") as caught:
+        policy.compile_layers(backend=missing)
+    assert "--compile-policy away, or install what it needs" in str(caught.value.hint)
+    assert policy.compiled is None
+
+
+def test_what_cannot_be_compiled_is_refused() -> None:
+    for family in ("pi0", "pi05", "gr00t", "openvla_oft"):
+        policy = make(size_of(family, "tiny"), spec(), seed=1)
+        with pytest.raises(ConfigurationError, match="are not compiled") as caught:
+            policy.compile_layers()
+        assert "--preset h200" in str(caught.value.hint)
+    with pytest.raises(ConfigurationError, match="sample by sample"):
+        _policy(replace(SIZE, by_row=True)).compile_layers()
+    policy = _policy()
+    policy.lean = False
+    with pytest.raises(ConfigurationError, match="left to the library"):
+        policy.compile_layers()
+    for values in ({}, {"preset": "exact"}, {"preset": "h200", "policy": "gr00t"}):
+        with pytest.raises(ConfigurationError, match="not compiled in the preset"):
+            configure(compile_policy=True, **values)
+    assert configure("h200", compile_policy=True).compile_policy
+
+
+def test_nothing_is_compiled_while_a_graph_is_captured(monkeypatch) -> None:
+    from types import SimpleNamespace
+
+    from rlprof.workloads.embodied.policies import captured
+
+    policy = _policy()
+    policy.compile_layers(backend="eager")
+    seen = observation(3, cameras=2)
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
+    prefix = policy.backbone(features)
+    taken: list[bool] = []
+
+    class Chain:
+        key, began = None, 0
+
+        def __init__(self, *_: Any) -> None:
+            def other() -> None:
+                taken.append(policy.compiled.lock.acquire(blocking=False))
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+
+        def begin(self, *_: Any) -> None: ...
+
+    monkeypatch.setattr(captured, "_Chain", Chain)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(priority=0))
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    steps._chain(policy.start(noise), prefix, features, noise, 0)
+    assert taken == [False]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_answers_of_inductor_are_the_eager_ones(dtype: str) -> None:
+    policy = _policy(replace(SIZE, dtype=dtype))
+    wanted = _answer(policy)
+    policy.compile_layers()
+    for _ in range(2):
+        _near(_answer(policy), wanted, TOLERANCE[dtype])
+    assert policy.compiled.refused is None
+    assert _made(policy) == [("vision", 6, 1), ("backbone", 3, 1), ("expert", 3, 1)]
+
+
+def _kernels(function: Any) -> int:
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.no_grad():
+        function()
+        with torch.profiler.profile(activities=kinds) as profile:
+            function()
+            torch.cuda.synchronize()
+    return sum(str(e.device_type).endswith("CUDA") for e in profile.events())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_compiled_and_captured_answers_are_the_eager_ones(dtype: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    policy = _policy(replace(SIZE, dtype=dtype), "cuda:0")
+    limit = max(TOLERANCE[dtype], 1e-4)  # products of 32 bits go through other kernels
+    batches = (4, 2, 4)
+    eager = [_answer(policy, batch, k) for k, batch in enumerate(batches)]
+    policy.compile_layers()
+    policy.capture()
+    for _ in range(2):
+        for k, batch in enumerate(batches):
+            _near(_answer(policy, batch, k), eager[k], limit)
+    assert policy.compiled.refused is None
+    assert policy.captured.refused is None
+    assert {c.graphs for c in policy.compiled.compilations} == {1}
+    assert {(c.part, c.shape[0]) for c in policy.compiled.compilations} == {
+        (part, n * (1 + (part == "vision"))) for part in PARTS for n in (2, 4)
+    }
+    # weights that have moved
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.data = (parameter.data * 1.01).clone()
+    policy.captured.forget()
+    changed = _answer(policy, 4)
+    policy.captured = policy.compiled = None
+    _near(changed, _answer(policy, 4), limit)
+
+
+@pytest.mark.gpu
+def test_a_compiled_layer_has_fewer_kernels() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    counts: dict[str, list[int]] = {"eager": [], "compiled": []}
+    for depth in (2, 4):
+        stack = replace(STACK, depth=depth)
+        policy = _policy(replace(SIZE, dtype="bfloat16", expert=stack, backbone=stack), "cuda:0")
+        seen = observation(3, cameras=2)
+        sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+        features = policy.vision(sent)
+        prefix = policy.backbone(features)
+        point, time = policy.start(noise).to(policy.dtype), torch.full((3,), 0.7, device="cuda:0")
+        for way in counts:
+            if way == "compiled":
+                policy.compile_layers()
+            counts[way].append(_kernels(lambda p=policy: p.velocity(point, time, prefix, features)))
+        assert policy.compiled.refused is None
+    eager, fused = ((found[1] - found[0]) / 2 for found in counts.values())
+    # 7 products, attention, and what lies between: norms, rotation, gelu, sums
+    assert 10 <= fused <= eager - 4, counts
