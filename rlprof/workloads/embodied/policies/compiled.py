@@ -137,7 +137,10 @@ class CompiledLayers:
         if key in self._ready:
             try:
                 return function()
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except Exception as error:
+                # a guard refuses, say: not all that dynamo raises has a class in common
+                if type(error).__module__ != "torch._dynamo.exc":
+                    raise
                 self._refuse(part, error)
                 return None
         with self.lock:
