@@ -94,7 +94,9 @@ class RolloutWorker:
     def answer_again(
         self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
     ) -> PolicyOutput:
-        """Answer an observation by the policy itself: no nodes, CUDA graphs or compiled layers, no watch told.
+        """Answer an observation by the policy itself, without nodes, CUDA graphs and compiled layers.
+
+        No watch is told.
         """
         # the class's own methods: nodes that stand in place of this object's are phases of another call
         policy, own = self.policy, type(self.policy)
