@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ class Cost:
         self.use("eager")
         wanted = self.policy.act(observation, noise)
         apart = {
-            name: float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-12))
+            name: float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-12)
             for name in ("actions", "chain", "value")
             for a, b in [(getattr(answer, name), getattr(wanted, name))]
         }
@@ -249,7 +250,8 @@ class Cost:
             len(times) < MOST_CALLS and time.monotonic() - began < self.arguments.part_seconds
         ):
             if self.on_gpu:
-                start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+                event: Any = partial(self.torch.cuda.Event, enable_timing=True)
+                start, end = event(), event()
                 start.record()
                 call()
                 end.record()
@@ -268,22 +270,17 @@ class Cost:
             return 1
         asked = self.arguments.ways
         for way in asked:
-            self.attempt(f"probe {way}", lambda w=way: self.probe(w))  # type: ignore[misc]
+            self.attempt(f"probe {way}", partial(self.probe, way))
         ways = [way for way in asked if way not in self.refused]
         batches = self.arguments.batches
         for batch in batches:
-            there = [
-                w for w in ways if self.attempt(f"first {w} {batch}", lambda w=w, b=batch: self.first(w, b))
-            ]  # type: ignore[misc]
+            there = [w for w in ways if self.attempt(f"first {w} {batch}", partial(self.first, w, batch))]
             for number in range(ROUNDS):
                 for way in there[:: 1 if number % 2 == 0 else -1]:
-                    self.attempt(
-                        f"{way} {batch} {number}",
-                        lambda w=way, b=batch, n=number: self.measure(w, b, n),  # type: ignore[misc]
-                    )
+                    self.attempt(f"{way} {batch} {number}", partial(self.measure, way, batch, number))
         if self.arguments.kernels and self.on_gpu:
             for way in [w for w in ("eager", "compiled") if w in ways]:
-                self.attempt(f"kernels {way}", lambda w=way: self.kernels(w, batches[0]))  # type: ignore[misc]
+                self.attempt(f"kernels {way}", partial(self.kernels, way, batches[0]))
         self.table()
         self.save()
         return 1 if self.document["errors"] else 0
