@@ -35,8 +35,9 @@ WAYS = {
     "compiled+captured": (True, True),
 }
 PARTS = ("vision", "backbone", "step", "answer")
-#: Longest time of a measurement, and calls of it, besides two before it.
-MOST_S, MOST_CALLS, LEAST_CALLS = 0.7, 12, 3
+#: Longest time of a measurement, and calls of it, besides one before it.
+MOST_S, MOST_CALLS, LEAST_CALLS = 0.4, 12, 2
+#: Of the first number of samples; of the others one.
 ROUNDS = 2
 
 
@@ -124,6 +125,8 @@ class Cost:
                 self.policy.capture()
                 self.captured[compiled] = self.policy.captured
         except Exception as error:
+            if self.on_gpu:
+                traceback.print_exc()
             self.refused[way] = f"{type(error).__name__}: {error}"
             self.say(f"{way} cannot be had: {self.refused[way][:500]}")
             self.document["errors"].append(f"{way}: {self.refused[way][:500]}")
@@ -241,8 +244,7 @@ class Cost:
             self.torch.cuda.synchronize()
 
     def _times(self, call: Callable[[], Any]) -> list[float]:
-        for _ in range(2):
-            call()
+        call()
         self._wait()
         times: list[float] = []
         began = time.monotonic()
@@ -275,18 +277,18 @@ class Cost:
         batches = self.arguments.batches
         for batch in batches:
             there = [w for w in ways if self.attempt(f"first {w} {batch}", partial(self.first, w, batch))]
-            for number in range(ROUNDS):
+            for number in range(ROUNDS if batch == batches[0] else 1):
                 for way in there[:: 1 if number % 2 == 0 else -1]:
                     self.attempt(f"{way} {batch} {number}", partial(self.measure, way, batch, number))
-        if self.arguments.kernels and self.on_gpu:
-            for way in [w for w in ("eager", "compiled") if w in ways]:
-                self.attempt(f"kernels {way}", partial(self.kernels, way, batches[0]))
+            if batch == batches[0] and self.arguments.kernels and self.on_gpu:
+                for way in [w for w in ("eager", "compiled") if w in there]:
+                    self.attempt(f"kernels {way}", partial(self.kernels, way, batch))
         self.table()
         self.save()
         return 1 if self.document["errors"] else 0
 
     def table(self) -> None:
-        """Print the medians of both rounds, and what they are of the eager ones."""
+        """Print the means of all rounds' medians, and what they are of the eager ones."""
         for batch in self.arguments.batches:
             base: dict[str, float] = {}
             for way in WAYS:
@@ -307,7 +309,9 @@ def main() -> int:
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
     parser.add_argument("--seconds", type=float, default=85.0, help="nothing is begun after them")
     parser.add_argument("--part-seconds", type=float, default=MOST_S, help="of one measurement")
-    parser.add_argument("--no-kernels", dest="kernels", action="store_false", help="no profiler at the end")
+    parser.add_argument(
+        "--no-kernels", dest="kernels", action="store_false", help="no profiler after the first batch"
+    )
     arguments = parser.parse_args()
     arguments.batches = [int(n) for n in arguments.batches.split(",")]
     arguments.ways = arguments.ways.split(",")
