@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Shapes that one function may be compiled for; torch's own limit, 8, is for programs that do not expect any.
 MOST_SHAPES = 64
+#: Graphs of the first run of a stack, after which layers do not share them: other programs may compile too.
+MOST_GRAPHS = 2
 #: Of bfloat16 and float32: between a tower that is put together here and the library's.
 _AGREES = {torch.bfloat16: 0.02, torch.float32: 1e-4}
 HINT = "leave --compile-policy away"
@@ -112,7 +114,11 @@ class CompiledLayers:
         """Features of images, shape (images, patches, width); None if that has to be done eagerly."""
         vlm = self._policy.vlm
         return self._run(  # type: ignore[no-any-return]
-            "vision", (pixels,), lambda: siglip.forward(vlm, pixels, layer=self._siglip), self._check_vision
+            "vision",
+            (pixels,),
+            self._siglip,
+            lambda layer: siglip.forward(vlm, pixels, layer=layer),
+            self._check_vision,
         )
 
     def stack(
@@ -121,14 +127,15 @@ class CompiledLayers:
         """As `gemma.forward`; None if that has to be done eagerly."""
         tensors = (x, where.rotation, where.mask, *(past[0] if past else ()))
         return self._run(  # type: ignore[no-any-return]
-            part, tensors, lambda: gemma.forward(model, x, where, past, layer=self._gemma)
+            part, tensors, self._gemma, lambda layer: gemma.forward(model, x, where, past, layer=layer)
         )
 
     def _run(
         self,
         part: str,
         tensors: tuple[Tensor | None, ...],
-        function: Callable[[], Any],
+        layer: Callable[..., Any],
+        function: Callable[[Callable[..., Any]], Any],
         check: Callable[[Tensor], str | None] = lambda _: None,
     ) -> Any:
         if torch.is_grad_enabled() or part in self._refused:
@@ -136,7 +143,7 @@ class CompiledLayers:
         key = (part, torch.is_inference_mode_enabled(), *(_kind(t) for t in tensors))
         if key in self._ready:
             try:
-                return function()
+                return function(layer)
             except Exception as error:
                 # a guard refuses, say: not all that dynamo raises has a class in common
                 if type(error).__module__ != "torch._dynamo.exc":
@@ -145,16 +152,23 @@ class CompiledLayers:
                 return None
         with self.lock:
             if key in self._ready or part in self._refused:  # another thread was first
-                return self._run(part, tensors, function)
+                return self._run(part, tensors, layer, function)
             assert tensors[0] is not None
             why = check(tensors[0])
             if why is not None:
                 self._refused[part] = why
                 return None
             graphs, began = _graphs(), time.monotonic()
+
+            def watched(*values: Any) -> Any:
+                found = layer(*values)
+                if _graphs() - graphs > MOST_GRAPHS:  # or it would take minutes
+                    raise RuntimeError("layers of a stack do not share their code")
+                return found
+
             try:
                 with _limits():
-                    answer = function()
+                    answer = function(watched)
             except Exception as error:
                 if no_memory(error):
                     raise

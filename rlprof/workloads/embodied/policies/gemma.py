@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlprof.workloads.embodied.policies.layers import KeyValue
+from rlprof.workloads.embodied.policies.layers import KeyValue, is_gelu
 
 _LAYER = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj", "act_fn")
 # more in an attention module (norms of queries, gates) would be another computation
 _KINDS = {"GemmaModel", "GemmaDecoderLayer", "GemmaAttention", "GemmaRMSNorm"}
 #: Rows of a mask begin at multiples of so many numbers, or attention copies it into one whose rows do.
@@ -57,6 +58,8 @@ def known(model: Any) -> bool:
             return False
         attention = layer.self_attn
         if type(attention).__name__ not in _KINDS or _names(attention) != set(_PROJECTIONS):
+            return False
+        if _names(layer.mlp) != set(_MLP) or not is_gelu(layer.mlp.act_fn):
             return False
         if attention.attention_dropout or attention.scaling != attention.head_dim**-0.5:
             return False
@@ -220,7 +223,10 @@ def one_layer(
     if past is not None:
         key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
     x = x + part.o_proj(attend(query, key, value, mask))
-    x = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+    y = norm(layer.post_attention_layernorm, x)
+    # not the module of the activation: each layer has its own, and compiled code could be of one of them
+    mlp = layer.mlp
+    x = x + mlp.down_proj(F.gelu(mlp.gate_proj(y), approximate="tanh") * mlp.up_proj(y))
     return x, own_key, own_value
 
 

@@ -90,6 +90,14 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2)), own
 
 
+def is_gelu(activation: nn.Module) -> bool:
+    """Whether a module without weights computes GELU in its approximation by tanh."""
+    x = torch.linspace(-4.0, 4.0, 33, dtype=torch.float64, device="cpu")
+    with torch.no_grad():
+        found = activation(x)
+    return isinstance(found, Tensor) and torch.allclose(found, F.gelu(x, approximate="tanh"), atol=1e-12)
+
+
 class Perceptron(nn.Module):
     """Gated perceptron, with GELU (Gemma) or SiLU (Llama)."""
 

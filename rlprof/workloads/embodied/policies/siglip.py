@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlprof.workloads.embodied.policies.layers import is_gelu
+
 _LAYER = {"layer_norm1", "self_attn", "layer_norm2", "mlp"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "out_proj"}
 _TOWER = {"embeddings", "encoder", "post_layernorm"}
@@ -48,6 +50,8 @@ def _known_layer(layer: Any) -> bool:
     part = layer.self_attn
     if type(part).__name__ != "SiglipAttention" or _names(part) != _ATTENTION or part.dropout:
         return False
+    if _names(layer.mlp) != {"fc1", "fc2", "activation_fn"} or not is_gelu(layer.mlp.activation_fn):
+        return False
     return bool(part.scale == part.head_dim**-0.5)
 
 
@@ -68,7 +72,8 @@ def one_layer(layer: Any, x: Tensor) -> Tensor:
         for projection in (part.q_proj, part.k_proj, part.v_proj)
     )
     x = x + part.out_proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
-    return x + layer.mlp(layer.layer_norm2(x))  # type: ignore[no-any-return]
+    inner = F.gelu(layer.mlp.fc1(layer.layer_norm2(x)), approximate="tanh")
+    return x + layer.mlp.fc2(inner)  # type: ignore[no-any-return]
 
 
 def forward(vlm: Any, pixels: Tensor, *, layer: Callable[..., Tensor] = one_layer) -> Tensor:

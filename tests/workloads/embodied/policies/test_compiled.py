@@ -235,6 +235,22 @@ def test_code_that_would_have_to_be_made_anew_too_often_is_told() -> None:
     assert len(policy.compiled.compilations) == 3
 
 
+def test_layers_that_would_all_be_compiled_are_told_early() -> None:
+    stack = replace(STACK, depth=6)
+    policy = _policy(replace(SIZE, backbone=stack))
+    for layer in policy.vlm.language_model.layers:  # classes of their own: code of one is none of another's
+        layer.mlp.__class__ = type("GemmaMLP", (type(layer.mlp),), {})
+    wanted = _answer(policy)
+    policy.compile_layers(backend="eager")
+    graphs = compiled._graphs()
+    _near(_answer(policy), wanted, 1e-6)
+    assert policy.compiled.refused == (
+        "backbone: the compilation failed (RuntimeError: layers of a stack do not share their code)"
+    )
+    assert [c.part for c in policy.compiled.compilations] == ["vision", "expert"]
+    assert compiled._graphs() - graphs == 2 + compiled.MOST_GRAPHS + 1
+
+
 def test_without_a_compiler_it_says_what_to_install() -> None:
     def missing(*_: Any) -> Any:
         raise FileNotFoundError("No working compiler found in ('', 'g++')")

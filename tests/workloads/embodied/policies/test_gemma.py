@@ -224,6 +224,11 @@ def test_other_layers_are_left_to_the_library() -> None:
     attention.q_norm = torch.nn.Identity()
     assert not gemma.known(model)
     del attention.q_norm
+    layer = model.layers[1]
+    layer.mlp.act_fn, gelu = torch.nn.GELU(), layer.mlp.act_fn
+    assert not gemma.known(model)
+    layer.mlp.act_fn = gelu
+    assert gemma.known(model)
     model.layers[0].post_attention_layernorm = torch.nn.RMSNorm(64)
     assert not gemma.known(model)
 
