@@ -118,7 +118,7 @@ def test_a_backbone_beside_the_denoise_steps_of_another_epoch(tmp_path, options:
     with embodied(config, tmp_path, spares=1, activity="off") as here:
         trainer, seen = here.trainer, record.watch(here.trainer)
         here.workload.set_stream_priorities({"rollout": -1})
-        driver = PlacedDriver(here.workload, trainer, derive(here.workload.native, TEMPORAL))
+        driver = PlacedDriver(here.workload, trainer, derive(here.workload.native, TEMPORAL), here.resets)
         for index in range(2, 5):
             done = runner.measured_iteration(trainer, driver, config, seen, index)
             assert done.row["semantic_differences"] == []
