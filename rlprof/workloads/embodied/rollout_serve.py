@@ -12,10 +12,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlprof.workloads.embodied.contracts import (
     NUMBERS,
@@ -26,11 +26,34 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
 )
 from rlprof.workloads.embodied.errors import memory_of
+from rlprof.workloads.embodied.offload import tensors_of
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.serve import described, end_with, send
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+
+#: Most bytes of weights that are handed over at once, if those that are trained do not need more.
+PIECE_BYTES = 64 << 20
+#: Tensors in the block begin at multiples of so many bytes.
+_ALIGN = 16
+_COLUMNS = 4096
+
+
+class Piece(NamedTuple):
+    """A part of a tensor.
+
+    Parameters
+    ----------
+    index : int
+        Of the tensor.
+    first, count : int
+        Its first number, and how many.
+    """
+
+    index: int
+    first: int
+    count: int
 
 
 def layout(simulator: SimulatorSpec, policy: PolicySpec, weights_bytes: int) -> blocks.Layout:
@@ -49,7 +72,16 @@ def layout(simulator: SimulatorSpec, policy: PolicySpec, weights_bytes: int) -> 
 
 def size_bytes(tensors: list[Any]) -> int:
     """Bytes of tensors that lie one after the other."""
-    return sum(-(-t.numel() * t.element_size() // 16) * 16 for t in tensors)
+    return sum(_aligned(t.numel() * t.element_size()) for t in tensors)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def room_bytes(policy: Any) -> int:
+    """Bytes of the block for weights: all that are trained at once, others in pieces."""
+    return max(size_bytes(policy.trainable()), min(size_bytes(tensors_of(policy)), PIECE_BYTES))
 
 
 def put(tensors: list[Any], memory: Array) -> None:
@@ -71,17 +103,82 @@ def _places(tensors: list[Any], memory: Array) -> list[Any]:
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
         found.append(whole[at : at + size].view(tensor.dtype).view(tensor.shape))
-        at += -(-size // 16) * 16
+        at += _aligned(size)
     return found
 
 
-def digest(parameters: list[Any]) -> list[int]:
-    """A sum over the bits of each parameter, computed where it is: equal for equal weights."""
+def pieces(sizes: Sequence[tuple[int, int]], room_bytes: int) -> list[list[Piece]]:
+    """Cut tensors into pieces that lie one after the other in a block, as few blocks as that takes.
+
+    Parameters
+    ----------
+    sizes : sequence of (int, int)
+        Numbers of each tensor, and bytes of a number.
+    room_bytes : int
+        Size of the block; a tensor may be larger.
+
+    Returns
+    -------
+    list of list of Piece
+        What each block holds. All numbers of each tensor are in one piece, in order.
+    """
+    loads: list[list[Piece]] = []
+    left = 0
+    for index, (count, size) in enumerate(sizes):
+        first = 0
+        while first < count:
+            if left < _ALIGN:
+                loads.append([])
+                left = room_bytes // _ALIGN * _ALIGN
+            part = min(count - first, left // size)
+            loads[-1].append(Piece(index, first, part))
+            first += part
+            left -= _aligned(part * size)
+    return loads
+
+
+def cut(tensors: list[Any], load: Sequence[Sequence[int]]) -> list[Any]:
+    """Pieces of tensors, which share their memory."""
+    found = []
+    for index, first, count in load:
+        tensor = tensors[index]
+        if not tensor.is_contiguous():
+            tensor.data = tensor.data.contiguous()
+        found.append(tensor.data.view(-1)[first : first + count])
+    return found
+
+
+def kinds(tensors: list[Any]) -> list[list[Any]]:
+    """Type and shape of each tensor."""
+    return [[str(t.dtype), list(t.shape)] for t in tensors]
+
+
+def digest(tensors: list[Any]) -> list[int]:
+    """A number for the bits of each tensor and their places, computed where it is: equal for equal tensors."""
     import torch
 
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = [p.detach().contiguous().view(kinds[p.element_size()]).sum(dtype=torch.int64) for p in parameters]
-    return [int(x) for x in torch.stack(sums).tolist()]
+    found = [_digest(t) for t in tensors]
+    device = next((t.device for t in found), "cpu")
+    return [int(x) for x in torch.stack([t.to(device) for t in found]).tolist()] if found else []
+
+
+def _digest(tensor: Any) -> Any:
+    """Sums of rows and columns of a table of the bits, weighted by their places: no copy is made."""
+    import torch
+
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = tensor.detach().contiguous().view(-1).view(whole[tensor.element_size()])
+    full = bits.numel() // _COLUMNS * _COLUMNS
+    table, rest = bits[:full].view(-1, _COLUMNS), bits[full:]
+
+    def weighted(sums: Any, step: int) -> Any:
+        return (sums * (torch.arange(1, len(sums) + 1, device=sums.device) * step)).sum()
+
+    return (
+        weighted(table.sum(1, dtype=torch.int64), 1)
+        + weighted(table.sum(0, dtype=torch.int64), 1_000_003)
+        + weighted(rest.to(torch.int64), 1_000_000_007)
+    )
 
 
 def main(descriptor: int) -> None:
@@ -97,12 +194,12 @@ def main(descriptor: int) -> None:
         except Exception as error:
             send(connection, described(error))
             return
-        weights = worker.policy.trainable()
-        weights_bytes = size_bytes(weights)
+        weights_bytes, everything = room_bytes(worker.policy), tensors_of(worker.policy)
         facts = {
             "policy": asdict(worker.policy.spec),
             "weights_bytes": weights_bytes,
-            "digest": digest(list(worker.policy.parameters())),
+            "kinds": kinds(everything),
+            "digest": digest(everything),
         }
         send(connection, facts)
         with socket.socket(fileno=os.dup(descriptor)) as way:
@@ -148,6 +245,7 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
     from rlprof.capture.annotate import annotate
 
     call, weights = order["call"], worker.policy.trainable()
+    found: dict[str, Any] = {}
     if call in ("predict", "predict_values", "answer_again"):
         n = order["count"]
         images = shared["images"][:n].copy() if "images" in shared else None
@@ -163,6 +261,10 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
                 shared[name][:n] = values
     elif call == "take_weights":
         take(weights, shared["weights"])
+    elif call == "take_pieces":
+        take(cut(tensors_of(worker.policy), order["pieces"]), shared["weights"])
+    elif call == "digest":
+        found = {"digest": digest(tensors_of(worker.policy))}
     elif call == "put_weights":
         put(weights, shared["weights"])
     elif call == "offload":
@@ -172,7 +274,7 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
     else:
         raise ValueError(f"no call {call!r}")
     captured = getattr(worker.policy, "captured", None)
-    return {"ok": True, "refused": None if captured is None else captured.refused}
+    return {"ok": True, "refused": None if captured is None else captured.refused, **found}
 
 
 if __name__ == "__main__":
