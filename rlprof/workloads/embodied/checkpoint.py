@@ -119,7 +119,7 @@ def load(
         )
     trainer.actor.policy.load_state_dict(content["actor"])
     trainer.actor.replicas.take_all()
-    # a process of the rollout saves what is trained alone; the rest was made elsewhere, on another GPU perhaps
+    # a process of the rollout saves what is trained alone; the rest was made on another GPU, perhaps
     trainer.rollout.take_all(trainer.actor)
     for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
         mine.copy_(other)

@@ -1,8 +1,8 @@
 """A rollout worker in a process of its own: a CUDA context, and under MPS a share of the SMs, of its own.
 
-Weights that training changes go to it through shared memory. All are made there from the same seed first; those
-that are other ones then are handed over, once, in pieces: random numbers of a GPU depend on its kind, and on the
-SMs that a process has of it. One call at a time.
+Weights that training changes go to it through shared memory. All are made there from the same seed first;
+those that differ from the actor's are handed over, once, in pieces: random numbers of a GPU depend on its
+kind, and on the SMs that a process has of it. One call at a time.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class RolloutProcess:
         self.version = actor.updates
 
     def take_all(self, actor: Actor) -> None:
-        """Take all weights of the actor that are other ones here, also those that training leaves as they are.
+        """Take all weights of the actor that are others here, also those that training leaves as they are.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class RolloutProcess:
         for load in pieces(sizes, min(self._piece_bytes, len(memory))):
             put(cut(tensors, load), memory)
             self._call("take_pieces", pieces=load)
-            self.handed_over_bytes += sum(piece.count * sizes[piece.index][1] for piece in load)
+            self.handed_over_bytes += sum(piece.numbers * sizes[piece.which][1] for piece in load)
         if any(count for count, _ in sizes) and self._call("digest")["digest"] != wanted:
             raise RolloutError(
                 "the process of the rollout has other weights than the actor, also after it was given them",

@@ -45,15 +45,15 @@ class Piece(NamedTuple):
 
     Parameters
     ----------
-    index : int
-        Of the tensor.
-    first, count : int
-        Its first number, and how many.
+    which : int
+        Index of the tensor.
+    first, numbers : int
+        Where it begins in the tensor, and how many numbers it has.
     """
 
-    index: int
+    which: int
     first: int
-    count: int
+    numbers: int
 
 
 def layout(simulator: SimulatorSpec, policy: PolicySpec, weights_bytes: int) -> blocks.Layout:
@@ -124,14 +124,14 @@ def pieces(sizes: Sequence[tuple[int, int]], room_bytes: int) -> list[list[Piece
     """
     loads: list[list[Piece]] = []
     left = 0
-    for index, (count, size) in enumerate(sizes):
+    for which, (count, size) in enumerate(sizes):
         first = 0
         while first < count:
             if left < _ALIGN:
                 loads.append([])
                 left = room_bytes // _ALIGN * _ALIGN
             part = min(count - first, left // size)
-            loads[-1].append(Piece(index, first, part))
+            loads[-1].append(Piece(which, first, part))
             first += part
             left -= _aligned(part * size)
     return loads
@@ -140,11 +140,11 @@ def pieces(sizes: Sequence[tuple[int, int]], room_bytes: int) -> list[list[Piece
 def cut(tensors: list[Any], load: Sequence[Sequence[int]]) -> list[Any]:
     """Pieces of tensors, which share their memory."""
     found = []
-    for index, first, count in load:
-        tensor = tensors[index]
+    for which, first, numbers in load:
+        tensor = tensors[which]
         if not tensor.is_contiguous():
             tensor.data = tensor.data.contiguous()
-        found.append(tensor.data.view(-1)[first : first + count])
+        found.append(tensor.data.view(-1)[first : first + numbers])
     return found
 
 
@@ -154,7 +154,7 @@ def kinds(tensors: list[Any]) -> list[list[Any]]:
 
 
 def digest(tensors: list[Any]) -> list[int]:
-    """A number for the bits of each tensor and their places, computed where it is: equal for equal tensors."""
+    """A number for the bits of each tensor and their order, computed where it is: equal for equal ones."""
     import torch
 
     found = [_digest(t) for t in tensors]

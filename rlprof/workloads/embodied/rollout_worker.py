@@ -52,7 +52,7 @@ class RolloutWorker:
         self.version = actor.updates
 
     def take_all(self, actor: Actor) -> None:
-        """Take all weights of the actor, also those that training leaves as they are: a synchronisation does."""
+        """Take all weights of the actor, also those that are not trained: a synchronisation does so here."""
         self.sync_model_from_actor(actor)
 
     def predict(

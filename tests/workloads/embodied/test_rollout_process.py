@@ -183,7 +183,7 @@ def test_a_process_that_made_other_weights_is_given_the_actors(
         rollout.close()
 
 
-def test_a_process_that_made_the_same_weights_is_given_none(trainer: Trainer) -> None:
+def test_a_process_that_made_the_same_weights_is_given_none(trainer: Any) -> None:
     assert trainer.rollout.handed_over_bytes == 0
 
 
@@ -229,11 +229,11 @@ def test_a_run_goes_on_with_the_weights_of_its_checkpoint_wherever_they_were_mad
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that are not trained, too: those of another GPU, which this one does not make."""
-    make, made = runner.make_trainer, []
+    made = []
 
     def elsewhere(config: Config) -> Trainer:
         """As `make_trainer` on a device that makes other weights."""
-        made.append(make(config))
+        made.append(make_trainer(config))
         for _ in changed(made[-1].actor):
             made[-1].rollout.take_all(made[-1].actor)
             return made[-1]
@@ -242,7 +242,7 @@ def test_a_run_goes_on_with_the_weights_of_its_checkpoint_wherever_they_were_mad
     monkeypatch.setattr(runner, "make_trainer", elsewhere)
     runner.run(CONFIG, tmp_path, 1)
     monkeypatch.undo()
-    trainer = make(CONFIG)
+    trainer: Any = make_trainer(CONFIG)
     try:
         checkpoint.load(tmp_path / checkpoint.NAME, trainer, CONFIG.to_dict())
         assert trainer.rollout.handed_over_bytes > 0
