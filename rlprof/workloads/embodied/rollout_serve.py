@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 << 20
 #: Tensors in the block begin at multiples of so many bytes.
 _ALIGN = 16
-_COLUMNS = 4096
+#: Of a table of the numbers of a tensor: 64 MiB of rows, in 64 bits, at once.
+_COLUMNS, _ROWS = 4096, 2048
 
 
 class Piece(NamedTuple):
@@ -163,22 +164,25 @@ def digest(tensors: list[Any]) -> list[int]:
 
 
 def _digest(tensor: Any) -> Any:
-    """Sums of rows and columns of a table of the bits, weighted by their places: no copy is made."""
+    """Sums of the rows and columns of a table of the bits, weighted by their places.
+
+    PyTorch sums in 64 bits what it has copied to that type: so some rows at a time.
+    """
     import torch
 
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = tensor.detach().contiguous().view(-1).view(whole[tensor.element_size()])
     full = bits.numel() // _COLUMNS * _COLUMNS
-    table, rest = bits[:full].view(-1, _COLUMNS), bits[full:]
-
-    def weighted(sums: Any, step: int) -> Any:
-        return (sums * (torch.arange(1, len(sums) + 1, device=sums.device) * step)).sum()
-
-    return (
-        weighted(table.sum(1, dtype=torch.int64), 1)
-        + weighted(table.sum(0, dtype=torch.int64), 1_000_003)
-        + weighted(rest.to(torch.int64), 1_000_000_007)
-    )
+    device = {"device": bits.device}
+    columns = torch.zeros(_COLUMNS, dtype=torch.int64, **device)
+    total = (bits[full:].to(torch.int64) * torch.arange(1, bits.numel() - full + 1, **device)).sum()
+    total = total * 1_000_000_007
+    for number, block in enumerate(bits[:full].view(-1, _COLUMNS).split(_ROWS)):
+        wide = block.to(torch.int64)
+        first = number * _ROWS + 1
+        total += (wide.sum(1) * torch.arange(first, first + len(wide), **device)).sum()
+        columns += wide.sum(0)
+    return total + (columns * torch.arange(1, _COLUMNS + 1, **device)).sum() * 1_000_003
 
 
 def main(descriptor: int) -> None:
