@@ -217,7 +217,8 @@ class Run:
             self.report.document["quotas"] = {"quotas": {}, "reason": reason, "pair": self.waiting}
             return
         percents = sorted((p for p in self.levels if self.args.least <= p < 100), reverse=True)
-        left = percents[self.args.coarse - 1 :: self.args.coarse]
+        coarse: int = self.args.coarse or (1 if self.args.levels else 3)
+        left = percents[coarse - 1 :: coarse]
         while left:
             count = self.fits(len(left))
             # with too little memory for all the range is gone over more and more finely
@@ -226,12 +227,12 @@ class Run:
             if not self.turns(now, "sweep"):
                 break
         measured = [p for p in self.levels if self.times(p)]
-        if not any(p < 100 for p in measured):
+        if coarse == 1 or not any(p < 100 for p in measured):
             return
         best = min(measured, key=lambda p: statistics.median(self.times(p)))
         order = [*reversed(percents), 100]
         at = order.index(best)
-        near = [order[i] for d in range(1, self.args.coarse) for i in (at - d, at + d) if 0 <= i < len(order)]
+        near = [order[i] for d in range(1, coarse) for i in (at - d, at + d) if 0 <= i < len(order)]
         fine = [p for p in (best, *near) if p < 100]
         self.turns(fine[: self.fits(len(fine))], "fine")
 
@@ -411,7 +412,7 @@ def main() -> None:
     add("--rounds", type=int, default=5, help="counted rounds with all SMs at the beginning")
     add("--level-rounds", type=int, default=4, help="counted rounds of each other quota and phase")
     add("--level-step", type=int, default=4, help="percent between levels that are probed")
-    add("--coarse", type=int, default=3, help="every so many levels are gone over in the first pass")
+    add("--coarse", type=int, help="the first pass goes over every so many levels: 3, or 1 with --levels")
     add(
         "--least",
         type=int,

@@ -122,7 +122,7 @@ def test_the_range_and_what_is_around_its_best_become_rows(tmp_path: Path) -> No
 
 def test_where_no_process_starts_the_reason_is_said_once_and_nothing_is_placed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    document, said = run(out, "60,40", "--levels", "60,40", "--coarse", "1")
+    document, said = run(out, "60,40", "--levels", "60,40")
     (name,) = [k for k, step in document["steps"].items() if not step["ok"]]
     assert name == "sweep_60_40"
     error = document["steps"][name]["error"]
