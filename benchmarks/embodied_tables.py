@@ -220,3 +220,28 @@ def overlap_probe_table(result: dict[str, Any]) -> str:
         known = (f"{beside[k]['mean_s'] / one['mean_s']:.2f}" for k, one in found["gauges_alone"].items())
         out.append(f"| {' | '.join([name, *times, ', '.join(known)])} |")
     return "\n".join(out)
+
+
+def drawing_table(result: dict[str, Any]) -> str:
+    """Conditions and measurements of `benchmarks.gpu.drawing`."""
+    facts, ways = result["machine"], ("alone", "together", "sparing", "nothing")
+    found = {name: step for name, step in result["steps"].items() if step["ok"]}
+    shown = [way for way in ways if any(way in step for step in found.values())]
+    gpu, driver = facts["gpu"].split("\n")[0].split(", ")[:2]
+    lines = [
+        f"{facts['date']}, {gpu}, driver {driver}, {facts['cores']} cores; an environment is two images of"
+        " 224 x 224. Milliseconds of a round, which ends with the last process: median (min..max).",
+        "",
+        f"| in | {' | '.join(f'read back {way}' for way in shown)} | waiting for pixels then | same bits |",
+        f"|---|{'---:|' * (len(shown) + 2)}",
+    ]
+    for name, step in found.items():
+        cells = [_spread_ms(step[way]["round_ms"]) for way in shown]
+        waiting = f"{step['together']['reading_ms_per_env']['median']:.1f} of an environment"
+        same = "yes" if step["images_equal"] else "NO"
+        lines.append(f"| {name} | {' | '.join(cells)} | {waiting} | {same} |")
+    return "\n".join(lines)
+
+
+def _spread_ms(found: dict[str, float]) -> str:
+    return f"{found['median']:.1f} ({found['min']:.1f}..{found['max']:.1f})"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.embodied_tables import (
+    drawing_table,
     iterations_table,
     optimised_table,
     overlap_probe_table,
@@ -323,10 +324,15 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "gpu/sampler_memory": sampler_memory_table,
     "gpu/decode_cost": decode_cost_table,
     "gpu/four_numbers": four_numbers_table,
+    "gpu/drawing": drawing_table,
     "gpu/embodied_libero": iterations_table,
+    "gpu/embodied_libero_solo": iterations_table,
+    "gpu/embodied_libero_mps_solo": iterations_table,
     "gpu/embodied_mujoco_warp": iterations_table,
     "gpu/embodied_mujoco_warp_off": iterations_table,
     "gpu/embodied_mujoco_warp_mps": iterations_table,
+    "two_runs_at_once/optimize_libero_prefix_worker": optimised_table,
+    "two_runs_at_once/optimize_libero_reset_ahead": optimised_table,
     "gpu/warp_probe": warp_probe_table,
     "gpu/overlap_probe": overlap_probe_table,
     "gpu/mps": mps_table,

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Drawing of LIBERO by itself on a bare GPU machine: images read back alone and together, in one process and in 16.
+# Drawing of LIBERO by itself on a bare GPU machine, each way that `drawing.py` knows, in one process and in 16.
 # Usage: drawing.sh OUT [OPTION...]   with .libero/libero.tar.xz of tools/pack_libero.py in the repository's folder;
 # options of benchmarks.gpu.drawing. A minute to unpack (LIBERO_DEST, /tmp/libero, keeps it), then half a minute.
 set -u

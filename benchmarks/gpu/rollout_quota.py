@@ -4,14 +4,15 @@
 
 A policy answers while the simulator carries out a chunk, both clients of MPS; a round ends when both are
 ready. The one that is ready first has slack. If that is the rollout, processes with smaller quotas are
-started, several at the same time, and take turns with the one that has all SMs: first over the whole range,
-then around the best. Algorithm 2 then goes over what was measured. A kill loses nothing of what was written
-after every step.
+started, as many at the same time as memory holds, and take turns with the one that has all SMs: first over
+the whole range, then around the best. A quota that is far from the best has one or two rounds. Algorithm 2
+then goes over what was measured. A kill loses nothing of what was written after every step.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import statistics
@@ -24,8 +25,12 @@ from typing import Any
 
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, mps_daemon, workload_options
 
-#: Rounds of a fresh process that are not counted: kernels are loaded, CUDA graphs captured.
-WARM_UP = 2
+#: Answers and chunks that are not counted: kernels are loaded, CUDA graphs captured.
+WARM_UP = 1
+#: A quota whose rounds so far all took so many times as long as with all SMs has no more than that many.
+SETTLED = {1: 2.0, 2: 1.25}
+#: Memory that a process takes besides what PyTorch has reserved: CUDA's context and its libraries.
+CONTEXT_BYTES = 1.5e9
 
 
 class Run:
@@ -33,7 +38,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, replace(configuration(args), rollout_process=True)
-        self.ends = time.monotonic() + args.seconds
+        self.ends: float = time.monotonic() + args.seconds
         facts = {
             "command": "rollout_quota",
             "config": self.config.to_dict(),
@@ -51,6 +56,10 @@ class Run:
         self.answer: Any = None
         self.actions: Any = None
         self.chunk = 0
+        #: Which of the two waits for the other, as a document.
+        self.waiting: dict[str, Any] = {}
+        #: What starting some processes took, and the memory of each, as measured last.
+        self.start_s, self.each_bytes = 0.0, 0.0
 
     @property
     def left_s(self) -> float:
@@ -66,13 +75,12 @@ class Run:
             self.range()
         finally:
             self.result()
-            for part in (*self.rollouts.values(), *([self.trainer.env.simulator] if self.trainer else ())):
-                part.close()
+            self.end(list(self.rollouts))
+            if self.trainer is not None:
+                self.trainer.env.simulator.close()
             self.report.write()
 
     def build(self) -> None:
-        from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
-        from rlprof.overlap.quota.levels import Level
         from rlprof.taskgraph import Threads
         from rlprof.workloads.embodied.build import make_trainer
 
@@ -80,15 +88,23 @@ class Run:
             self.trainer = make_trainer(self.config)
             self.rollouts[100] = self.trainer.rollout
             self.threads = Threads()
+            found["handed_over_bytes"] = self.trainer.rollout.handed_over_bytes
             found.update(self.gpu.memory())
         with self.report.step("levels") as found:
-            if self.args.levels:
-                levels: Sequence[Level] = [Level(int(p), int(p)) for p in self.args.levels.split(",")]
-            else:
-                gpu = choose_gpu(list_gpus(), 0)
-                levels = probe_levels(gpu, dict(os.environ), step=self.args.level_step).levels
-            self.levels = {level.setting: level for level in levels}
-            found["levels"] = str([(v.amount, v.setting) for v in levels])
+            self.levels = {level.setting: level for level in self.probed()}
+            found["levels"] = str([(v.amount, v.setting) for v in self.levels.values()])
+
+    def probed(self) -> Sequence[Any]:
+        """Levels by rising number of SMs: all, or those that were chosen and 100 %."""
+        from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
+        from rlprof.overlap.quota.levels import distinct
+
+        chosen = sorted({*map(int, (self.args.levels or "").split(",")), 100}) if self.args.levels else []
+        if not self.gpu.cuda:  # in tests, without SMs
+            return distinct((p, p) for p in chosen or range(10, 101, 10))
+        step = min(math.gcd(*chosen), 50) if chosen else self.args.level_step
+        seen = dict(probe_levels(choose_gpu(list_gpus(), 0), dict(os.environ), step=step).probed)
+        return distinct((p, sms) for p, sms in seen.items() if not chosen or p in chosen)
 
     # rounds ------------------------------------------------------------------------------------------------
 
@@ -151,10 +167,15 @@ class Run:
             self.predict(100)
             self.actions = self.answer.actions
             self.chunk = 0
-            for name, call in (("rollout", lambda: self.predict(100)), ("simulator", self.simulate)):
+            calls: dict[str, Callable[[], None]] = {
+                "rollout": lambda: self.predict(100),
+                "simulator": self.simulate,
+            }
+            for name, call in calls.items():
                 taken = []
                 for k in range(WARM_UP + 3):
-                    self.ready()
+                    if name == "simulator":
+                        self.ready()
                     began = time.perf_counter()
                     call()
                     if k >= WARM_UP:
@@ -184,66 +205,144 @@ class Run:
                 earlier, later, END, slack_s, 1, agreeing, ready[earlier], ready[later], 0, meetings
             )
             found["waits"], found["slack_s"] = earlier, round(slack_s, 4)
-            self.report.document["quotas"] = {"quotas": {}, "reason": "", "pair": pair.to_dict()}
-            self.report.document["waits"] = earlier
+            self.report.document["waits"], self.waiting = earlier, pair.to_dict()
 
     def range(self) -> None:
         """All of the range, and what is around its best, each beside all SMs."""
-        if self.report.document.get("waits") != "rollout" and not self.args.anyway:
-            print(
-                "   the simulator waits: a smaller quota of the rollout would only delay it more", flush=True
-            )
+        if not self.waiting:
             return
-        percents = sorted((p for p in self.levels if p < 100), reverse=True)
-        coarse = percents[self.args.coarse - 1 :: self.args.coarse]
-        for k in range(0, len(coarse), self.args.at_once):
-            self.turns(coarse[k : k + self.args.at_once], "sweep")
+        if self.report.document["waits"] != "rollout" and not self.args.anyway:
+            reason = "the simulator waits: a smaller quota of the rollout would only delay it more"
+            print(f"== {reason}", flush=True)
+            self.report.document["quotas"] = {"quotas": {}, "reason": reason, "pair": self.waiting}
+            return
+        percents = sorted((p for p in self.levels if self.args.least <= p < 100), reverse=True)
+        coarse: int = self.args.coarse or (1 if self.args.levels else 3)
+        left = percents[coarse - 1 :: coarse]
+        while left:
+            count = self.fits(len(left))
+            # with too little memory for all the range is gone over more and more finely
+            now = left[:: -(-len(left) // count)]
+            left = [p for p in left if p not in now]
+            if not self.turns(now, "sweep"):
+                break
         measured = [p for p in self.levels if self.times(p)]
-        if not any(p < 100 for p in measured):
+        if coarse == 1 or not any(p < 100 for p in measured):
             return
         best = min(measured, key=lambda p: statistics.median(self.times(p)))
-        order = sorted(self.levels)
+        order = [*reversed(percents), 100]
         at = order.index(best)
-        near = [order[i] for d in range(1, self.args.coarse) for i in (at - d, at + d) if 0 <= i < len(order)]
-        fine = [p for p in (best, *near) if p < 100][: self.args.at_once]
-        self.turns(fine, "fine")
+        near = [order[i] for d in range(1, coarse) for i in (at - d, at + d) if 0 <= i < len(order)]
+        fine = [p for p in (best, *near) if p < 100]
+        self.turns(fine[: self.fits(len(fine))], "fine")
 
-    def turns(self, percents: Sequence[int], phase: str) -> None:
-        """Start a process for each quota, all at the same time, let them take turns, and end them."""
+    def fits(self, wanted: int) -> int:
+        """How many processes may be started at the same time, for their memory on the GPU; at least one."""
+        most: int = min(wanted, self.args.at_once)
+        if self.gpu.cuda:
+            cuda = self.gpu.torch.cuda
+            each = self.each_bytes or cuda.max_memory_reserved(self.config.device) + CONTEXT_BYTES
+            most = min(most, int(0.9 * cuda.mem_get_info(self.config.device)[0] / each))
+        return max(most, 1)
+
+    def turns(self, percents: Sequence[int], phase: str) -> bool:
+        """Start a process for each quota, all at the same time, let them take turns, and end them.
+
+        False if it came to nothing, so that no others need be started.
+        """
+        # starting, and a round of each at least
+        needed = max(self.start_s, self.args.turn_seconds) + len(percents) * statistics.median(
+            self.times(100)
+        )
+        if not percents or self.left_s < self.args.reserve + needed:
+            print(f"== {phase} {list(percents)}: LEFT OUT, no time", flush=True)
+            return False
+        ready: list[int] = []
+        with self.report.step(f"{phase}_{'_'.join(map(str, percents))}") as found:
+            try:
+                found["failed"] = failed = self.start(percents, found)
+                ready += [p for p in percents if p in self.rollouts]
+                for reason, ones in failed.items() if ready else ():
+                    print(f"   not started: {', '.join(map(str, ones))} %: {reason}", flush=True)
+                if not ready:
+                    raise RuntimeError(f"none of {len(percents)} processes started: {'; '.join(failed)}")
+                self.take_turns(ready, phase, failed)
+            finally:
+                self.end(percents)
+                for percent in (100, *ready):
+                    found[f"{percent} %"] = [round(t, 4) for t in self.times(percent, phase=phase)]
+        self.result()
+        if not ready:
+            print("== no process with a quota started: nothing else is tried", flush=True)
+        return any(self.times(p, phase=phase) for p in ready)
+
+    def start(self, percents: Sequence[int], found: dict[str, Any]) -> dict[str, list[int]]:
+        """Start processes and let each answer; why some did not, and which."""
+        from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.rollout_process import RolloutProcess
         from rlprof.workloads.embodied.sharing import PERCENTAGE
 
-        if not percents or self.left_s < self.args.reserve + self.args.turn_seconds:
-            print(f"   {phase} {percents}: LEFT OUT, no time", flush=True)
-            return
-        with self.report.step(f"{phase}_{'_'.join(map(str, percents))}") as found:
-            began = time.monotonic()
+        began, before = time.monotonic(), self.gpu.memory()
+        spec, actor = self.trainer.env.spec, self.trainer.actor
 
-            def start(percent: int) -> Any:
-                share = {PERCENTAGE: str(percent)}
-                spec, actor = self.trainer.env.spec, self.trainer.actor
-                return RolloutProcess(self.config, spec, actor, environment=share)
+        def start(percent: int) -> float:
+            share = {PERCENTAGE: str(percent)}
+            rollout = RolloutProcess(self.config, spec, actor, environment=share)
+            self.rollouts[percent] = rollout  # at once: whatever happens, it is ended
+            for _ in range(WARM_UP):
+                rollout.predict(self.seen, GlobalStep(10_000), 0, 0)
+            return time.monotonic() - began
 
-            with ThreadPoolExecutor(len(percents)) as pool:
-                started = {p: pool.submit(start, p) for p in percents}
-            failed = {p: str(f.exception())[:200] for p, f in started.items() if f.exception() is not None}
-            self.rollouts |= {p: f.result() for p, f in started.items() if p not in failed}
-            found["start_s"], found["failed"] = round(time.monotonic() - began, 2), str(failed)
-            found.update(self.gpu.memory())
-            ready = [p for p in percents if p not in failed]
-            for percent in ready:
-                for _ in range(WARM_UP):
-                    self.round(percent, phase, warm=True)
-            for _ in range(self.args.rounds):
-                if self.left_s < self.args.reserve:
-                    break
-                for percent in (100, *ready):
+        with ThreadPoolExecutor(len(percents)) as pool:
+            started = {p: pool.submit(start, p) for p in percents}
+        failed: dict[str, list[int]] = {}
+        for percent, future in started.items():
+            if (error := future.exception()) is not None:
+                failed.setdefault(_reason(error), []).append(percent)
+                self.end([percent])
+        ready = [p for p in percents if p in self.rollouts]
+        self.start_s = time.monotonic() - began
+        found["start_s"], after = round(self.start_s, 2), self.gpu.memory()
+        found["started_s"] = {p: round(started[p].result(), 2) for p in ready}
+        found["handed_over_bytes"] = {p: self.rollouts[p].handed_over_bytes for p in ready}
+        found.update(after)
+        if ready and after:
+            self.each_bytes = 1e9 * (after["device_used_gb"] - before["device_used_gb"]) / len(ready)
+            found["each_gb"] = round(self.each_bytes / 1e9, 2)
+        return failed
+
+    def take_turns(self, ready: Sequence[int], phase: str, failed: dict[str, list[int]]) -> None:
+        """Rounds of each quota in turn, and of all SMs every other time."""
+        from rlprof.workloads.embodied.errors import RolloutError
+
+        lost: set[int] = set()
+        for turn in range(self.args.level_rounds):
+            for percent in (*([] if turn % 2 else [100]), *ready):
+                if percent in lost or self.settled(percent, phase):
+                    continue
+                longest = max(self.times(percent) or self.times(100))
+                if self.left_s < self.args.reserve + longest:
+                    return
+                try:
                     self.round(percent, phase)
-            for percent in ready:
-                self.rollouts.pop(percent).close()
-                found[f"{percent} %"] = [round(t, 4) for t in self.times(percent, phase=phase)]
-            found["100 %"] = [round(t, 4) for t in self.times(100, phase=phase)]
-        self.result()
+                except RolloutError as error:
+                    if percent == 100:
+                        raise
+                    lost.add(percent)
+                    failed.setdefault(_reason(error), []).append(percent)
+                    print(f"   {percent} % is given up: {error}", flush=True)
+
+    def settled(self, percent: int, phase: str) -> bool:
+        """Whether a quota is so far from the best that its rounds so far are enough."""
+        times, base = self.times(percent, phase=phase), statistics.median(self.times(100))
+        return percent < 100 and min(times, default=0.0) > SETTLED.get(len(times), math.inf) * base
+
+    def end(self, percents: Sequence[int]) -> None:
+        """End the processes of some quotas, all at the same time."""
+        ones = [self.rollouts.pop(p) for p in percents if p in self.rollouts]
+        if ones:
+            with ThreadPoolExecutor(len(ones)) as pool:
+                list(pool.map(lambda one: one.close(), ones))
 
     def result(self) -> None:
         """Algorithm 2 over what was measured, and the whole curve."""
@@ -252,7 +351,7 @@ class Run:
         document = self.report.document
         document["rounds"] = self.rounds
         levels = tuple(v for p, v in sorted(self.levels.items()) if self.times(p))
-        if not levels or "quotas" not in document:
+        if len(levels) < 2 or not self.waiting:  # all SMs alone are no search
             self.report.write()
             return
 
@@ -264,7 +363,8 @@ class Run:
         top, best = levels[-1], search.best_level
         gain = 1 - measured(best).time_s / measured(top).time_s
         reason = f"{best.setting} % takes {100 * gain:.1f} % less than all SMs" if best != top else "keep q0"
-        document["quotas"] |= {
+        document["quotas"] = {
+            "pair": self.waiting,
             "quotas": {} if best == top else {"rollout": best.setting},
             "reason": reason,
             "search": search.to_dict(),
@@ -287,6 +387,13 @@ class Run:
         self.report.write()
 
 
+def _reason(error: BaseException) -> str:
+    """Why, for a person: errors of rlprof say it all."""
+    from rlprof.errors import RlprofError
+
+    return f"{'' if isinstance(error, RlprofError) else f'{type(error).__name__}: '}{error}"[:300]
+
+
 def _spread(times: Sequence[float]) -> float | None:
     """Distance of the quartiles."""
     if len(times) < 2:
@@ -301,13 +408,20 @@ def main() -> None:
     add = parser.add_argument
     add("--seconds", type=float, default=150.0)
     add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
-    add("--turn-seconds", type=float, default=30.0, help="no processes are started with less left")
-    add("--rounds", type=int, default=6, help="counted rounds of each quota and phase")
+    add("--turn-seconds", type=float, default=20.0, help="what starting processes takes at least")
+    add("--rounds", type=int, default=5, help="counted rounds with all SMs at the beginning")
+    add("--level-rounds", type=int, default=4, help="counted rounds of each other quota and phase")
     add("--level-step", type=int, default=4, help="percent between levels that are probed")
-    add("--coarse", type=int, default=3, help="levels between those of the first pass")
-    add("--at-once", type=int, default=5, help="processes at the same time, beside that with all SMs")
+    add("--coarse", type=int, help="the first pass goes over every so many levels: 3, or 1 with --levels")
+    add(
+        "--least",
+        type=int,
+        default=8,
+        help="percentage below which nothing is measured: answers take seconds",
+    )
+    add("--at-once", type=int, default=8, help="most processes at the same time, beside that with all SMs")
     add("--anyway", action="store_true", help="measure the range also where the simulator waits")
-    add("--levels", help="percentages, in place of a probe")
+    add("--levels", help="percentages, and 100, in place of all")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
     add("--name", default="", help="added to the name of the result")
     args = parser.parse_args()

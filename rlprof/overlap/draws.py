@@ -153,7 +153,8 @@ class Draws:
         Parameters
         ----------
         device : str
-            Of the generators. Numbers of different devices differ.
+            Of the generators. Numbers of different devices differ; those of GPUs of one kind also where
+            their processes have different numbers of SMs, under quotas of MPS: CPU generators do not.
         """
         import torch
 

@@ -60,10 +60,11 @@ def iterations(file: str, document: Document) -> list[Row]:
         {
             **row,
             **outcome(document),
-            "bound": (medians.get(row["variant"], {}).get("most_speedup") or {}).get(ANY_GRAPH),
+            "bound": (medians.get(name, {}).get("most_speedup") or {}).get(ANY_GRAPH),
             "bound_by": binding,
         }
         for row in iteration_rows(file, document)
+        for name in (row["variant"] if row["variant"] in medians else "by hand",)
     ]
 
 

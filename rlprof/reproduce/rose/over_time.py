@@ -15,6 +15,7 @@ from rlprof.reproduce.rose.results import (
     Document,
     facts,
     optimisation_study,
+    order,
     outcome,
     set_up,
 )
@@ -45,7 +46,7 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
     for found in document.get("iterations", ()):
         counted = not (found["warm_up"] or found.get("short"))
         if counted and isinstance(found.get("over_time"), Mapping):
-            by_variant.setdefault(found["variant"], []).append(found)
+            by_variant.setdefault(order(document, found["variant"]), []).append(found)
     withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
     by_variant = {name: of for name, of in by_variant.items() if name not in withdrawn}
     rates = {name: median(i["simulator_steps_per_s"] for i in of) for name, of in by_variant.items()}

@@ -15,6 +15,7 @@ from rlprof.reproduce.rose.results import (
     facts,
     measured_study,
     on_gpu,
+    order,
     set_up,
     with_run,
 )
@@ -49,7 +50,7 @@ def iteration_rows(file: str, document: Document) -> list[dict[str, Any]]:
         rows.append(
             {
                 **facts(file, document),
-                "variant": found["variant"],
+                "variant": order(document, found["variant"]),
                 "schedule": found.get("schedule"),
                 "wall_s": found["wall_s"],
                 "steps_per_s": found["simulator_steps_per_s"],
@@ -125,7 +126,10 @@ def variant_row(table: pl.DataFrame, simulator: str, variant: str, *, mps: bool)
 
 
 def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
-    """Return the variant, none of today's, that gains most over the best of those in its own run."""
+    """Return a variant, none of today's, that gains most over the best of those in its own run.
+
+    Of those with most iterations: one that ran once proves little, and the largest of many is a lucky one.
+    """
     import polars as pl
 
     rows = table.filter(
@@ -133,7 +137,8 @@ def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
         pl.col("over_best").is_not_null(),
         ~pl.col("variant").is_in(BASELINES),
     )
-    return rows.sort("over_best", descending=True).row(0, named=True) if rows.height else None
+    most = rows.sort("iterations", "over_best", descending=True, maintain_order=True)
+    return most.row(0, named=True) if most.height else None
 
 
 def called(row: Mapping[str, Any]) -> str:

@@ -181,7 +181,7 @@ def make_trainer(config: Config) -> Trainer:
 def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> RolloutWorker | RolloutProcess:
     """Make a rollout worker, in a process of its own if the configuration says so; the caller closes it.
 
-    It has the actor's first weights: the first synchronisation would make them so anyway.
+    It has the actor's weights, whatever its device makes of their seed.
 
     Raises
     ------
@@ -200,4 +200,6 @@ def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> R
         policy.compile_layers()
     if config.cuda_graph:
         policy.capture()
-    return RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker)
+    worker = RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker)
+    worker.take_all(actor)  # random numbers of devices of two kinds differ
+    return worker

@@ -119,6 +119,8 @@ def load(
         )
     trainer.actor.policy.load_state_dict(content["actor"])
     trainer.actor.replicas.take_all()
+    # a process of the rollout saves what is trained alone; the rest was made on another GPU, perhaps
+    trainer.rollout.take_all(trainer.actor)
     for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
         mine.copy_(other)
     trainer.actor.optimizer.load_state_dict(content["optimizer"])

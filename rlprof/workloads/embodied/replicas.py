@@ -2,8 +2,9 @@
 
 The first replica is the policy itself: its weights are trained, and the others take them at the beginning of
 each step. A replica adds up the gradients of its micro batches, which are some in a row; then the sums of all
-replicas are added up in the order of the devices. So with as many micro batches as devices gradients have the
-bits of one device, otherwise they agree with them within a tolerance.
+replicas are added up in the order of the devices. So with as many micro batches as devices, all of one kind
+and with as many SMs, gradients have the bits of one device, otherwise they agree with them within a
+tolerance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A rollout worker in a process of its own: a CUDA context, and under MPS a share of the SMs, of its own.
 
-Weights that training changes go to it through shared memory; the others are made there from the same seed,
-which is checked. One call at a time.
+Weights that training changes go to it through shared memory. All are made there from the same seed first;
+those that differ from the actor's are handed over, once, in pieces: random numbers of a GPU depend on its
+kind, and on the SMs that a process has of it. One call at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ from rlprof.workloads.embodied.errors import (
     RolloutTimeoutError,
     need,
 )
-from rlprof.workloads.embodied.rollout_serve import digest, layout, put, take
+from rlprof.workloads.embodied.offload import tensors_of
+from rlprof.workloads.embodied.rollout_serve import (
+    PIECE_BYTES,
+    cut,
+    digest,
+    kinds,
+    layout,
+    pieces,
+    put,
+    take,
+)
 from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
 
 if TYPE_CHECKING:
@@ -71,12 +82,19 @@ class RolloutProcess:
     environment : mapping of str to str, optional
         Variables beside those of this process, such as its MPS share.
     start_timeout_s : float
-        Longest time for starting, in seconds.
+        Longest time until its policy is made, in seconds.
+    piece_bytes : int
+        Most bytes of weights that are handed over at once.
+
+    Attributes
+    ----------
+    handed_over_bytes : int
+        Weights that were handed over in pieces so far, because it had other ones.
 
     Raises
     ------
     RolloutError
-        If it does not start, or has other weights than the actor.
+        If it does not start, or does not have the weights of the actor then.
     """
 
     def __init__(
@@ -87,8 +105,10 @@ class RolloutProcess:
         *,
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 300.0,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.timeout_s, self.version = config.timeout_s, 0
+        self.handed_over_bytes, self._piece_bytes = 0, piece_bytes
         self.watch: Watch | None = None
         #: Why denoise steps run eagerly there, where CUDA graphs were asked for.
         self.refused: str | None = None
@@ -104,12 +124,14 @@ class RolloutProcess:
             self._process.send({"config": config.to_dict(), "simulator": asdict(simulator)})
             facts = self._answer("start", start_timeout_s)
             self.policy = RemotePolicy(self, PolicySpec(**facts["policy"]))
-            if facts["digest"] != digest(list(actor.policy.parameters())):
+            if facts["kinds"] != kinds(tensors_of(actor.policy)):
                 raise RolloutError(
-                    "the process of the rollout made other weights than the actor has",
-                    hint="let both compute on devices of the same kind, or leave --rollout-process away",
+                    "the process of the rollout made a policy of other sizes than the actor's",
+                    hint="start it with the configuration that the actor was made with",
                 )
             self._process.share(layout(simulator, self.policy.spec, facts["weights_bytes"]))
+            with self._lock:
+                self._hand_over(actor, facts["digest"])
         except BaseException:
             self._end("it did not start")
             raise
@@ -126,6 +148,18 @@ class RolloutProcess:
         with self._lock:
             put(self._weights, self._process.shared["weights"])
             self._call("take_weights")
+        self.version = actor.updates
+
+    def take_all(self, actor: Actor) -> None:
+        """Take all weights of the actor that are others here, also those that training leaves as they are.
+
+        Raises
+        ------
+        RolloutError
+            If they are other ones still.
+        """
+        with self._lock:
+            self._hand_over(actor, self._call("digest")["digest"])
         self.version = actor.updates
 
     def predict(
@@ -187,6 +221,26 @@ class RolloutProcess:
 
     # messages ----------------------------------------------------------------------------------------------
 
+    def _hand_over(self, actor: Actor, there: list[int]) -> None:
+        """Let it have the weights of the actor, given the digests of its own."""
+        tensors = tensors_of(actor.policy)
+        wanted = digest(tensors)
+        # numbers of a tensor that it has already are not cut into pieces
+        sizes = [
+            (0 if a == b else t.numel(), t.element_size())
+            for t, a, b in zip(tensors, wanted, there, strict=True)
+        ]
+        memory = self._process.shared["weights"]
+        for load in pieces(sizes, min(self._piece_bytes, len(memory))):
+            put(cut(tensors, load), memory)
+            self._call("take_pieces", pieces=load)
+            self.handed_over_bytes += sum(piece.numbers * sizes[piece.which][1] for piece in load)
+        if any(count for count, _ in sizes) and self._call("digest")["digest"] != wanted:
+            raise RolloutError(
+                "the process of the rollout has other weights than the actor, also after it was given them",
+                hint="let nothing train while it starts, or leave --rollout-process away",
+            )
+
     def _answered(
         self,
         call: str,
@@ -205,7 +259,7 @@ class RolloutProcess:
             self._call(call, count=n, step=step.index, epoch=epoch, chunk=chunk)
             return PolicyOutput(*(shared[name][:n].copy() for name in NUMBERS))
 
-    def _call(self, call: str, **values: Any) -> None:
+    def _call(self, call: str, **values: Any) -> dict[str, Any]:
         if self._broken is not None:
             kind, hint = RolloutError, "make a new one"
             if self._failure is not None:
@@ -214,6 +268,7 @@ class RolloutProcess:
         self._process.send({"call": call, **values})
         answer = self._answer(call, self.timeout_s)
         self.refused, self.compile_refused = answer.get("refused"), answer.get("compile_refused")
+        return answer
 
     def _answer(self, call: str, limit_s: float) -> dict[str, Any]:
         connection, interruption = self._process.connection, None

@@ -12,10 +12,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlprof.workloads.embodied.contracts import (
     NUMBERS,
@@ -26,11 +26,35 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
 )
 from rlprof.workloads.embodied.errors import memory_of
+from rlprof.workloads.embodied.offload import tensors_of
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.serve import described, end_with, send
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+
+#: Most bytes of weights that are handed over at once, if those that are trained do not need more.
+PIECE_BYTES = 64 << 20
+#: Tensors in the block begin at multiples of so many bytes.
+_ALIGN = 16
+#: Of a table of the numbers of a tensor: 64 MiB of rows, in 64 bits, at once.
+_COLUMNS, _ROWS = 4096, 2048
+
+
+class Piece(NamedTuple):
+    """A part of a tensor.
+
+    Parameters
+    ----------
+    which : int
+        Index of the tensor.
+    first, numbers : int
+        Where it begins in the tensor, and how many numbers it has.
+    """
+
+    which: int
+    first: int
+    numbers: int
 
 
 def layout(simulator: SimulatorSpec, policy: PolicySpec, weights_bytes: int) -> blocks.Layout:
@@ -49,7 +73,16 @@ def layout(simulator: SimulatorSpec, policy: PolicySpec, weights_bytes: int) -> 
 
 def size_bytes(tensors: list[Any]) -> int:
     """Bytes of tensors that lie one after the other."""
-    return sum(-(-t.numel() * t.element_size() // 16) * 16 for t in tensors)
+    return sum(_aligned(t.numel() * t.element_size()) for t in tensors)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def room_bytes(policy: Any) -> int:
+    """Bytes of the block for weights: all that are trained at once, others in pieces."""
+    return max(size_bytes(policy.trainable()), min(size_bytes(tensors_of(policy)), PIECE_BYTES))
 
 
 def put(tensors: list[Any], memory: Array) -> None:
@@ -71,17 +104,85 @@ def _places(tensors: list[Any], memory: Array) -> list[Any]:
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
         found.append(whole[at : at + size].view(tensor.dtype).view(tensor.shape))
-        at += -(-size // 16) * 16
+        at += _aligned(size)
     return found
 
 
-def digest(parameters: list[Any]) -> list[int]:
-    """A sum over the bits of each parameter, computed where it is: equal for equal weights."""
+def pieces(sizes: Sequence[tuple[int, int]], room_bytes: int) -> list[list[Piece]]:
+    """Cut tensors into pieces that lie one after the other in a block, as few blocks as that takes.
+
+    Parameters
+    ----------
+    sizes : sequence of (int, int)
+        Numbers of each tensor, and bytes of a number.
+    room_bytes : int
+        Size of the block; a tensor may be larger.
+
+    Returns
+    -------
+    list of list of Piece
+        What each block holds. All numbers of each tensor are in one piece, in order.
+    """
+    loads: list[list[Piece]] = []
+    left = 0
+    for which, (count, size) in enumerate(sizes):
+        first = 0
+        while first < count:
+            if left < _ALIGN:
+                loads.append([])
+                left = room_bytes // _ALIGN * _ALIGN
+            part = min(count - first, left // size)
+            loads[-1].append(Piece(which, first, part))
+            first += part
+            left -= _aligned(part * size)
+    return loads
+
+
+def cut(tensors: list[Any], load: Sequence[Sequence[int]]) -> list[Any]:
+    """Pieces of tensors, which share their memory."""
+    found = []
+    for which, first, numbers in load:
+        tensor = tensors[which]
+        if not tensor.is_contiguous():
+            tensor.data = tensor.data.contiguous()
+        found.append(tensor.data.view(-1)[first : first + numbers])
+    return found
+
+
+def kinds(tensors: list[Any]) -> list[list[Any]]:
+    """Type and shape of each tensor."""
+    return [[str(t.dtype), list(t.shape)] for t in tensors]
+
+
+def digest(tensors: list[Any]) -> list[int]:
+    """A number for the bits of each tensor and their order, computed where it is: equal for equal ones."""
     import torch
 
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = [p.detach().contiguous().view(kinds[p.element_size()]).sum(dtype=torch.int64) for p in parameters]
-    return [int(x) for x in torch.stack(sums).tolist()]
+    found = [_digest(t) for t in tensors]
+    device = next((t.device for t in found), "cpu")
+    return [int(x) for x in torch.stack([t.to(device) for t in found]).tolist()] if found else []
+
+
+def _digest(tensor: Any) -> Any:
+    """Sums of the rows and columns of a table of the bits, weighted by their places.
+
+    PyTorch sums in 64 bits what it has copied to that type: so some rows at a time.
+    """
+    import torch
+
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = tensor.detach().contiguous().view(-1).view(whole[tensor.element_size()])
+    full = bits.numel() // _COLUMNS * _COLUMNS
+    device = {"device": bits.device}
+    columns = torch.zeros(_COLUMNS, dtype=torch.int64, **device)
+    total = (bits[full:].to(torch.int64) * torch.arange(1, bits.numel() - full + 1, **device)).sum()
+    total = total * 1_000_000_007
+    for number, block in enumerate(bits[:full].view(-1, _COLUMNS).split(_ROWS)):
+        wide = block.to(torch.int64)
+        first = number * _ROWS + 1
+        total += (wide.sum(1) * torch.arange(first, first + len(wide), **device)).sum()
+        columns += wide.sum(0)
+    return total + (columns * torch.arange(1, _COLUMNS + 1, **device)).sum() * 1_000_003
 
 
 def main(descriptor: int) -> None:
@@ -97,12 +198,12 @@ def main(descriptor: int) -> None:
         except Exception as error:
             send(connection, described(error))
             return
-        weights = worker.policy.trainable()
-        weights_bytes = size_bytes(weights)
+        weights_bytes, everything = room_bytes(worker.policy), tensors_of(worker.policy)
         facts = {
             "policy": asdict(worker.policy.spec),
             "weights_bytes": weights_bytes,
-            "digest": digest(list(worker.policy.parameters())),
+            "kinds": kinds(everything),
+            "digest": digest(everything),
         }
         send(connection, facts)
         with socket.socket(fileno=os.dup(descriptor)) as way:
@@ -150,6 +251,7 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
     from rlprof.capture.annotate import annotate
 
     call, weights = order["call"], worker.policy.trainable()
+    found: dict[str, Any] = {}
     if call in ("predict", "predict_values", "answer_again"):
         n = order["count"]
         images = shared["images"][:n].copy() if "images" in shared else None
@@ -165,6 +267,10 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
                 shared[name][:n] = values
     elif call == "take_weights":
         take(weights, shared["weights"])
+    elif call == "take_pieces":
+        take(cut(tensors_of(worker.policy), order["pieces"]), shared["weights"])
+    elif call == "digest":
+        found = {"digest": digest(tensors_of(worker.policy))}
     elif call == "put_weights":
         put(weights, shared["weights"])
     elif call == "offload":
@@ -173,7 +279,8 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
         worker.reload(order["device"])
     else:
         raise ValueError(f"no call {call!r}")
-    return {"ok": True, "refused": worker.refused, "compile_refused": worker.compile_refused}
+    told = {"refused": worker.refused, "compile_refused": worker.compile_refused}
+    return {"ok": True, **told, **found}
 
 
 if __name__ == "__main__":

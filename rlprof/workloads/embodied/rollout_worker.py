@@ -51,6 +51,10 @@ class RolloutWorker:
             tensor.copy_(other[name])
         self.version = actor.updates
 
+    def take_all(self, actor: Actor) -> None:
+        """Take all weights of the actor, also those that are not trained: a synchronisation does so here."""
+        self.sync_model_from_actor(actor)
+
     def predict(
         self, observation: Observation, step: GlobalStep, epoch: int, chunk: int, samples: Samples = None
     ) -> PolicyOutput:

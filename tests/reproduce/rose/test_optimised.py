@@ -11,7 +11,7 @@ import pytest
 
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.reproduce.papers import read_paper
-from rlprof.reproduce.rose import ablation, over_time, overhead, quota, results, samples
+from rlprof.reproduce.rose import ablation, over_time, overhead, quota, results, samples, schedules
 from rlprof.reproduce.study import obtain
 from rlprof.unavailable import Unavailable
 from tests.conftest import ROOT
@@ -322,3 +322,40 @@ def test_an_outcome_that_is_not_told_is_null_and_no_error(document: dict[str, An
     found = results.outcome(document)
     assert not found["accepted"]
     assert not found["steps"]
+
+
+# Which order counts ----------------------------------------------------------------------------------------
+
+
+def by_hand(**more: Any) -> dict[str, Any]:
+    variants = (("native", 100.0, 0.4), ("by hand", 139.0, 0.6))
+    return made.optimised("mujoco_warp", mps=True, variants=variants) | more
+
+
+def test_without_a_search_the_graph_by_hand_is_the_optimised_one(tmp_path: Path) -> None:
+    document = by_hand(summary={"by hand": {"most_speedup": {"any graph": 2.5}}})
+    del document["optimisation"]
+    frame = rows(ablation, tmp_path, a=document)
+    assert set(frame["variant"]) == {"native", "optimised"}
+    assert set(frame.filter(pl.col("variant") == "optimised")["bound"]) == {2.5}
+    _, mps, _ = ablation.compare_levers({"ablation": frame}, PAPER)
+    assert mps.ours == pytest.approx(1.39)
+    assert "optimised" in set(rows(over_time, tmp_path / "time", a=document)["variant"])
+
+
+def test_beside_a_search_it_is_by_hand(tmp_path: Path) -> None:
+    for n, more in enumerate(({}, {"optimisation": None, "given": {"steps": ["split"], "accepted": 1}})):
+        frame = rows(ablation, tmp_path / str(n), a=by_hand(**more))
+        assert set(frame["variant"]) == {"native", "by hand"}
+
+
+def test_the_fastest_order_is_one_that_ran_often(tmp_path: Path) -> None:
+    lucky = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 150.0, 0.6)))
+    often = made.optimised(
+        variants=(("native", 100.0, 0.4), *[("optimised", 131.0, 0.6)] * 5, ("ablation", 160.0, 0.6))
+    )
+    there = made.checkout(tmp_path, a=lucky, b=often)
+    table = schedules.by_variant(obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame)
+    found = schedules.fastest(table, "libero")
+    assert found is not None
+    assert (found["file"], found["variant"], found["iterations"]) == ("b.json", "optimised", 5)

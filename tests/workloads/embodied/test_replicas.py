@@ -136,6 +136,17 @@ def test_the_others_follow_weights_that_something_else_has_changed() -> None:
     assert equal_bits(dict(both.replicas.others[0].state_dict()), dict(both.policy.state_dict()))
 
 
+def test_the_others_have_the_weights_of_the_first_whatever_their_devices_made_of_the_seed() -> None:
+    """Those that are not trained, too: no step renews them."""
+    size = replace(size_of("gr00t", "tiny"), train="expert")
+    first, other = (make(size, spec(), seed=seed) for seed in (0, 1))
+    wanted = {name: value.clone() for name, value in first.state_dict().items()}
+    assert not equal_bits(dict(other.state_dict()), wanted)
+    Replicas([first, other])
+    assert equal_bits(dict(other.state_dict()), wanted)
+    assert equal_bits(dict(first.state_dict()), wanted)
+
+
 def test_policies_of_other_sizes_are_refused() -> None:
     policies = [make(size_of(f, "tiny"), spec(), seed=1) for f in ("pi0", "gr00t")]
     with pytest.raises(ConfigurationError, match="other parameters"):

@@ -19,7 +19,8 @@ def make(size: PolicySize, simulator: SimulatorSpec, *, seed: int = 0, device: s
     simulator : SimulatorSpec
         What it acts in.
     seed : int
-        Of weights and noise.
+        Of weights and noise. Weights of one seed are the same on devices of one kind that have as many SMs:
+        a share of them under MPS makes others. Noise is the same everywhere.
     device : str
         Where it computes, such as ``"cuda:0"``.
 

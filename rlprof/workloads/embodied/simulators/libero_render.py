@@ -13,6 +13,7 @@ import numpy as np
 from rlprof.workloads.embodied.contracts import Array, Floats
 from rlprof.workloads.embodied.errors import RenderError
 from rlprof.workloads.embodied.simulators.libero_sheet import Sheet
+from rlprof.workloads.embodied.simulators.libero_visible import Visible
 
 #: In this order; LIBERO's agent view and the camera at the wrist.
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -85,7 +86,7 @@ class Painter:
     """Draws views of tasks.
 
     The images of an environment are read back together, and where environments share a GL context, those of
-    up to `ENVS_AT_ONCE` of them: to wait for the GPU is what takes most of the time.
+    up to `ENVS_AT_ONCE` of them, and what a camera cannot see is not drawn. Neither changes a pixel.
 
     Parameters
     ----------
@@ -99,6 +100,8 @@ class Painter:
         The task of each environment, if each is to have a GL context of its own; empty: one context for all.
     at_once : bool
         False: read back every image by itself, with the same bits; for comparisons.
+    sparing : bool
+        False: draw what cameras cannot see too, with the same bits; for comparisons.
 
     Raises
     ------
@@ -115,10 +118,11 @@ class Painter:
         shadows: bool = True,
         contexts: tuple[int, ...] = (),
         at_once: bool = True,
+        sparing: bool = True,
     ) -> None:
         self._mujoco = mujoco = importlib.import_module("mujoco")
         self._size, self._cameras = image, cameras
-        self.at_once = at_once
+        self.at_once, self.sparing = at_once, sparing
         self._models = dict(models)
         self._data = {task: mujoco.MjData(model) for task, model in models.items()}
         self._look = mujoco.MjvOption()
@@ -133,6 +137,7 @@ class Painter:
             model.vis.global_.offwidth = model.vis.global_.offheight = image
             if not shadows:
                 model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
+        self._visible = {task: Visible(mujoco, model, self._look) for task, model in models.items()}
         try:
             if contexts:
                 for row, task in enumerate(contexts):
@@ -170,11 +175,17 @@ class Painter:
         mujoco.mj_camlight(model, data)
         whole = mujoco.MjrRect(0, 0, self._size, self._size)
         for k, name in enumerate(CAMERAS[: self._cameras]):
-            self._camera.fixedcamid = model.camera(name).id
+            self._camera.fixedcamid = camera = model.camera(name).id
+            if self.sparing:
+                hidden = self._visible[picture.task].hidden(data, camera)
+                groups = model.geom_group[hidden]
+                model.geom_group[hidden] = 0  # which is not shown
             # all of it for each camera: a light goes along with it
             mujoco.mjv_updateScene(
                 model, data, self._look, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL, place.scene
             )
+            if self.sparing:
+                model.geom_group[hidden] = groups
             mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, place.context)
             mujoco.mjr_render(whole, place.scene, place.context)
             if self.at_once:

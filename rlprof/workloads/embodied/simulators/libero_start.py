@@ -179,7 +179,7 @@ class DrawnApart:
     Parameters
     ----------
     physics : SimulatorProcesses
-        Simulates; its `views` say what there is to draw.
+        Simulates, and says what there is to draw with what it answers.
     painter : SimulatorProcesses
         Draws; one process, or several that have a part of the environments each.
     """
@@ -198,12 +198,12 @@ class DrawnApart:
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""
-        return self._drawn(self._do(self._physics.reset, step, epoch, samples), samples)
+        return self._drawn(*self._do(self._physics.reset_views, step, epoch, samples), samples)
 
     def step(self, actions: Floats, samples: Samples = None) -> StepResult:
         """Carry out a chunk of actions."""
-        result = self._do(self._physics.step, actions, samples)
-        return result._replace(observation=self._drawn(result.observation, samples))
+        result, views = self._do(self._physics.step_views, actions, samples)
+        return result._replace(observation=self._drawn(result.observation, views, samples))
 
     def physics(self, actions: Floats, samples: Samples = None) -> None:
         """Move the environments."""
@@ -219,7 +219,7 @@ class DrawnApart:
 
     def render(self, samples: Samples = None) -> Observation:
         """What the policy sees now."""
-        return self._drawn(self._do(self._physics.render, samples), samples)
+        return self._drawn(*self._do(self._physics.render_views, samples), samples)
 
     def state_dict(self) -> dict[str, Array]:
         """All that the environments are."""
@@ -247,10 +247,10 @@ class DrawnApart:
             self.close()  # neither is of use without the other
             raise
 
-    def _drawn(self, observation: Observation, samples: Samples) -> Observation:
+    def _drawn(self, observation: Observation, views: Floats, samples: Samples) -> Observation:
         rows = noise.rows(self.spec.envs, samples).astype(np.int64)
         try:
-            return observation._replace(images=self._painter.paint(self._physics.views(rows), rows))
+            return observation._replace(images=self._painter.paint(views, rows))
         except BaseException:
             self.close()  # neither is of use without the other
             raise

@@ -125,11 +125,28 @@ class SimulatorProcesses:
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""
-        return self._observation(self._call("reset", samples, step=step.index, epoch=epoch))
+        return self._observation(self._reset(step, epoch, samples))
+
+    def reset_views(
+        self, step: GlobalStep, epoch: int, samples: Samples = None
+    ) -> tuple[Observation, Floats]:
+        """Begin new episodes; besides what there is to draw, shape (batch, view_dim), for `paint`."""
+        parts = self._reset(step, epoch, samples)
+        return self._observation(parts), self._gather(parts, "views")
+
+    def _reset(self, step: GlobalStep, epoch: int, samples: Samples) -> list[tuple[ServedProcess, Array]]:
+        return self._call("reset", samples, step=step.index, epoch=epoch)
 
     def step(self, actions: Floats, samples: Samples = None) -> StepResult:
         """Carry out a chunk of actions, shape (batch, chunk_steps, action_dim)."""
+        return self._result(self._call("step", samples, {"actions": actions}))
+
+    def step_views(self, actions: Floats, samples: Samples = None) -> tuple[StepResult, Floats]:
+        """Carry out a chunk of actions; besides what there is to draw, as of `reset_views`."""
         parts = self._call("step", samples, {"actions": actions})
+        return self._result(parts), self._gather(parts, "views")
+
+    def _result(self, parts: list[tuple[ServedProcess, Array]]) -> StepResult:
         rewards, dones, success = (self._gather(parts, k) for k in ("rewards", "dones", "success"))
         return StepResult(self._observation(parts), rewards, dones, success)
 
@@ -150,12 +167,13 @@ class SimulatorProcesses:
         """What the policy sees now."""
         return self._observation(self._call("render", samples))
 
-    def views(self, samples: Samples = None) -> Floats:
-        """What there is to draw, of a simulator that leaves that to another one; shape (batch, view_dim)."""
-        return self._gather(self._call("views", samples), "views")
+    def render_views(self, samples: Samples = None) -> tuple[Observation, Floats]:
+        """What the policy sees now; besides what there is to draw, as of `reset_views`."""
+        parts = self._call("render", samples)
+        return self._observation(parts), self._gather(parts, "views")
 
     def paint(self, views: Floats, samples: Samples = None) -> Array:
-        """Draw what `views` says; images of shape (batch, cameras, height, width, 3)."""
+        """Draw what views say; images of shape (batch, cameras, height, width, 3)."""
         return self._gather(self._call("paint", samples, {"views": views}), "images")
 
     def state_dict(self) -> dict[str, Array]:

@@ -108,10 +108,10 @@ def _perform(simulator: Any, shared: Mapping[str, Array], order: dict[str, Any])
     rows = shared["rows"][:n].copy()
     call = order["call"]
     if call == "reset":
-        _show(simulator.reset(GlobalStep(order["step"]), order["epoch"], rows), shared, n)
+        _show(simulator.reset(GlobalStep(order["step"]), order["epoch"], rows), simulator, shared, rows)
     elif call == "step":
         result = simulator.step(shared["actions"][:n].copy(), rows)
-        _show(result.observation, shared, n)
+        _show(result.observation, simulator, shared, rows)
         _reward((result.rewards, result.dones, result.success), shared, n)
     elif call == "physics":
         simulator.physics(shared["actions"][:n].copy(), rows)
@@ -120,20 +120,21 @@ def _perform(simulator: Any, shared: Mapping[str, Array], order: dict[str, Any])
     elif call == "auto_reset":
         simulator.auto_reset(rows)
     elif call == "render":
-        _show(simulator.render(rows), shared, n)
-    elif call == "views":
-        shared["views"][:n] = simulator.views(rows)
+        _show(simulator.render(rows), simulator, shared, rows)
     elif call == "paint":
         shared["images"][:n] = simulator.paint(shared["views"][:n].copy(), rows)
     else:
         raise ValueError(f"no call {call!r}")
 
 
-def _show(observation: Observation, shared: Mapping[str, Array], n: int) -> None:
+def _show(observation: Observation, simulator: Any, shared: Mapping[str, Array], rows: Array) -> None:
+    n = len(rows)
     shared["state"][:n] = observation.state
     shared["task"][:n] = observation.task
     if observation.images is not None:
         shared["images"][:n] = observation.images
+    if "views" in shared:  # who draws needs them next: they go along
+        shared["views"][:n] = simulator.views(rows)
 
 
 def _reward(found: tuple[Array, Array, Array], shared: Mapping[str, Array], n: int) -> None:

@@ -1,0 +1,139 @@
+"""`benchmarks/gpu/rollout_quota` on the processor: what a GPU machine runs for the first time must work."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import place_rose
+from rlprof.reproduce.rose.quota import trial_rows
+from tests.conftest import ROOT
+
+pytest.importorskip("torch")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+SIZES = (
+    *(
+        "--preset",
+        "exact",
+        "--device",
+        "cpu",
+        "--workers",
+        "1",
+        "--simulator",
+        "mujoco_arm",
+        "--set",
+        "envs=4",
+    ),
+    *("chunks=2", "episode_steps=10", "denoise_steps=2", "global_batch=8", "micro_batch=4", "timeout_s=30"),
+    *("--turn-seconds", "1", "--reserve", "1", "--seconds", "60", "--rounds", "3", "--anyway"),
+)
+#: Processes with a quota make other weights, as on a GPU; those with some do not start.
+IN_A_PROCESS = """
+import os, sys
+share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+if share and any("rollout_serve" in word for word in sys.orig_argv):
+    import rlprof.workloads.embodied.policies as policies
+    native = policies.make
+    def make(size, simulator, *, seed, device):
+        if share in os.environ["FAILING"].split(","):
+            raise RuntimeError("the device was lost")
+        made = native(size, simulator, seed=seed + int(share), device=device)
+        made.seed = seed
+        return made
+    policies.make = make
+"""
+
+
+def run(out: Path, failing: str, *more: str) -> tuple[dict[str, Any], str]:
+    """What the script wrote, and what it said."""
+    (out / "more").mkdir(parents=True)
+    (out / "more" / "sitecustomize.py").write_text(IN_A_PROCESS)
+    surroundings = {**os.environ, "FAILING": failing, "PYTHONPATH": f"{ROOT}{os.pathsep}{out / 'more'}"}
+    command = [sys.executable, "-m", "benchmarks.gpu.rollout_quota", "--out", str(out), *SIZES, *more]
+    done = subprocess.run(
+        command, env=surroundings, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / "rollout_quota_mujoco_arm.json").read_text()), done.stdout
+
+
+def as_on_a_gpu(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a run that was on a GPU."""
+    document["config"]["device"] = "cuda:0"
+    document["machine"]["gpu"] = "NVIDIA H200, 580.1, 345 MHz"
+    return document
+
+
+def checkout(there: Path) -> Path:
+    """The papers' numbers, and no results."""
+    (there / "benchmarks" / "results" / "gpu").mkdir(parents=True)
+    shutil.copytree(ROOT / "datasets" / "papers", there / "datasets" / "papers")
+    return there
+
+
+@pytest.mark.slow
+def test_the_range_and_what_is_around_its_best_become_rows(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    document, said = run(out, "60", "--levels", "80,60,40,20", "--coarse", "2")
+    steps = document["steps"]
+    assert list(steps)[:-1] == ["build", "levels", "alone", "pair", "sweep_60_20"]
+    assert list(steps)[-1] in ("fine_80", "fine_20_40")  # the best of 100 and 20
+    assert all(step["ok"] for step in steps.values())
+    sweep = steps["sweep_60_20"]
+    ((reason, lost),) = sweep["failed"].items()
+    assert "the device was lost" in reason
+    assert lost == [60]
+    assert said.count("not started: 60 %: ") == said.count("the device was lost") == 1
+    assert set(sweep["started_s"]) == {"20"}
+    assert sweep["handed_over_bytes"]["20"] > 1e5
+    summary = document["summary"]
+    assert {"100 %", "20 %"} < set(summary)
+    assert "60 %" not in summary
+    assert summary["100 %"]["rounds"] >= 3 + 2
+    assert all(
+        row["rounds"] >= 1 and row["time_s"] >= max(row["rollout_ready_s"], row["simulator_ready_s"]) * 0.9
+        for row in summary.values()
+    )
+    counted = [r for r in document["rounds"] if not r["warm_up"]]
+    assert {r["percent"] for r in counted} == {int(name.split()[0]) for name in summary}
+
+    assert trial_rows("f", document) == []  # not on a GPU
+    rows = trial_rows("f", as_on_a_gpu(document))
+    trials = {r["percent"]: r for r in rows if r["kind"] == "trial"}
+    assert set(trials) == {float(name.split()[0]) for name in summary}
+    assert {r["kind"] for r in rows} == {"ready", "together", "trial"}
+    assert all(r["simulator"] == "mujoco_arm" and r["seconds"] > 0 for r in rows)
+    for name, row in summary.items():
+        assert trials[float(name.split()[0])]["seconds"] == pytest.approx(row["time_s"], abs=1e-4)
+        assert trials[float(name.split()[0])]["runs"] == row["rounds"]
+    (out / "rollout_quota_mujoco_arm.json").write_text(json.dumps(document))
+    there = checkout(tmp_path / "checkout")
+    (file,) = place_rose.place([out], there).files
+    assert file.parent == there / "benchmarks" / "results" / "gpu"
+    assert len(trial_rows("f", json.loads(file.read_text()))) == len(rows)
+
+
+def test_where_no_process_starts_the_reason_is_said_once_and_nothing_is_placed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    document, said = run(out, "60,40", "--levels", "60,40")
+    (name,) = [k for k, step in document["steps"].items() if not step["ok"]]
+    assert name == "sweep_60_40"
+    error = document["steps"][name]["error"]
+    assert "none of 2 processes started: " in error
+    assert error.count("the device was lost") == 1
+    assert said.count("the device was lost") == said.count("nothing else is tried") == 1
+    assert list(document["steps"])[-1] == name
+    assert "quotas" not in document
+    assert "keep q0" not in said
+    assert trial_rows("f", as_on_a_gpu(document)) == []
+    (out / "rollout_quota_mujoco_arm.json").write_text(json.dumps(document))
+    done = place_rose.place([out], checkout(tmp_path / "checkout"))
+    assert not done.files
+    assert "the device was lost" in next(iter(done.refused.values()))
