@@ -488,9 +488,10 @@ class Run:
                 self.summary(show=False)
 
     def draw_elsewhere(self) -> None:
-        """The optimised order, and the native one, with images drawn in other ways (`--drawn`)."""
+        """The optimised order (or that by hand) and the native one, drawn in other ways (`--drawn`)."""
+        best = "optimised" if "optimised" in self.graphs else "by hand"
         for text, changes in self.ways.items():
-            for name in ("optimised", "native"):
+            for name in (best, "native"):
                 if name in self.graphs:
                     self.graphs[f"{name}, {text}"] = self.graphs[name]
                     self.drawn[f"{name}, {text}"] = tuple(changes.items())
@@ -513,8 +514,9 @@ class Run:
         """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
         if name in ("native", "optimised", "with quota"):
             return False
-        if name in self.drawn and name.startswith("optimised"):  # the fastest of them goes on
-            best = {n: min(w) for n, w in self.walls().items() if n.startswith("optimised")}
+        if name in self.drawn and not name.startswith("native"):  # the fastest of them goes on
+            kind = name.partition(",")[0]
+            best = {n: min(w) for n, w in self.walls().items() if n.partition(",")[0] == kind}
             return name in best and best[name] > 1.01 * min(best.values())
         if name in self.graphs:
             return name != "by hand" or "optimised" in self.graphs
@@ -636,8 +638,9 @@ class Run:
                 "placement": of[0]["placement"],
             }
             say(f"== {name}: {table[name]}", flush=True)
-        best = min((t["wall_s"] for n, t in table.items() if n in BASELINES), default=None)
-        further = [n for n in table if n.startswith(("round ", "optimised, "))]
+        todays = (t["wall_s"] for n, t in table.items() if n.partition(",")[0] in BASELINES)
+        best = min(todays, default=None)
+        further = [n for n in table if n.startswith(("round ", "optimised, ", "by hand, "))]
         for name in ("by hand", "optimised", "with quota", NOT_AHEAD, *further):
             if best is not None and name in table:
                 table[name] |= self.compared(name, best, table[name]["wall_s"])

@@ -77,6 +77,15 @@ def test_a_graph_with_resets_ahead_runs_without_them_too() -> None:
     assert not made.settled("optimised")
 
 
+def test_a_graph_by_hand_is_drawn_elsewhere_where_none_was_searched() -> None:
+    made = run({"by hand": [5.0], "by hand, egl-one:2": [4.5]}, "by hand=a")
+    made.ways = {"egl-one:2": {"rendering": "egl-one", "painters": 2, "shadows": True}}
+    made.draw_elsewhere()
+    assert made.names()[2:] == ["by hand", "by hand, egl-one:2", "native, egl-one:2"]
+    assert not made.settled("by hand, egl-one:2")  # the fastest
+    assert made.settled("native, egl-one:2")
+
+
 def test_a_graph_runs_under_one_name() -> None:
     assert run({}, "by hand=a", "optimised=a", "round 1=a").names() == ["native", "hybrid", "optimised"]
     two = run({}, "by hand=a", "optimised=b", "round 1=a", "round 2=b")

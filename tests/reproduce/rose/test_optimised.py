@@ -359,3 +359,12 @@ def test_the_fastest_order_is_one_that_ran_often(tmp_path: Path) -> None:
     found = schedules.fastest(table, "libero")
     assert found is not None
     assert (found["file"], found["variant"], found["iterations"]) == ("b.json", "optimised", 5)
+
+
+def test_todays_schedules_are_compared_with_as_they_are_drawn_best(tmp_path: Path) -> None:
+    variants = (("native", 100.0, 0.4), ("native, egl-one:2", 120.0, 0.4), ("optimised", 150.0, 0.6))
+    there = made.checkout(tmp_path, a=made.optimised(variants=variants))
+    table = schedules.by_variant(obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame)
+    found = schedules.fastest(table, "libero")
+    assert found is not None
+    assert (found["variant"], found["over_best"]) == ("optimised", pytest.approx(1.25))
