@@ -165,3 +165,13 @@ def median_use(uses: Sequence[Use]) -> Use:
 def available_cores() -> int:
     """Cores that this process and its children may use."""
     return len(os.sched_getaffinity(0))
+
+
+def call_times(workload: Any) -> list[Any]:
+    """When the calls of the latest iteration by a graph ran, on the monotonic clock; empty: not recorded."""
+    from rlprof.overlap.optimize.windows import CallTime
+
+    if workload.last_run is None:
+        return []
+    _, record = workload.last_run
+    return sorted((CallTime(t.task, t.start_ns, t.end_ns) for t in record.tasks), key=lambda t: t.start_ns)

@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.bounds import IN_TURN, SLICES, Profiled, available_cores
-from benchmarks.gpu.optimize import (
-    NOT_AHEAD,
-    Run,
-    _steps_by_round,
-    call_times,
-    stream_priorities,
-    ways_to_draw,
-)
+from benchmarks.gpu.bounds import IN_TURN, SLICES, Profiled, available_cores, call_times
+from benchmarks.gpu.optimize_run import Run, _steps_by_round, stream_priorities
 from benchmarks.gpu.solo import (
     LONGEST_PERIOD_S,
     Cores,
@@ -30,6 +23,7 @@ from benchmarks.gpu.solo import (
     renewed_every_s,
     works,
 )
+from benchmarks.gpu.turns import NOT_AHEAD, ways_to_draw
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.bound import Limit, Resource, bound

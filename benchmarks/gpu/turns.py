@@ -1,0 +1,263 @@
+"""Complete iterations of all orders in turn: which ones, how often, how long they take, what they gain."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.gpu.embodied_report import shortened
+from benchmarks.gpu.solo import Solo
+
+#: The native loop without `keep_prefix`: what that gains by itself.
+ANEW = "prefixes anew"
+#: The optimised graph without resets ahead, where the others have them: what those gain by themselves.
+NOT_AHEAD = "resets not ahead"
+#: Schedules of the baseline; `native` is the colocated loop, in which everything is a node.
+BASELINES = ("native", "colocated-pipe", "hybrid", "hybrid-pipe")
+
+
+def ways_to_draw(text: str, config: Any) -> dict[str, dict[str, Any]]:
+    """Values of the configuration for each way to draw of `--drawn`; refused before anything runs."""
+    found = {}
+    for way in filter(None, text.split(",")):
+        drawn, plain, _ = way.partition("+plain")  # without shadows and multisampling: other images
+        rendering, _, painters = drawn.partition(":")
+        changes = {
+            "rendering": rendering,
+            "painters": int(painters) if painters else None,
+            "shadows": config.shadows is not False and not plain,
+        }
+        replace(config, **changes)
+        found[way] = changes
+    return found
+
+
+class Turns:
+    """One trainer, driven in every order; `benchmarks.gpu.optimize_run.Run` makes it and finds the orders."""
+
+    args: Any
+    config: Any
+    report: Any
+    gpu: Any
+    here: Any
+    seen: Any
+    #: Graphs by the name of their order; None: the native one.
+    graphs: dict[str, Any]
+    #: Seconds of the latest complete iteration of each order.
+    longest_s: dict[str, float]
+    #: Ways to draw of `--drawn`, and keys of the simulators that draw so, by the order that has them.
+    ways: dict[str, dict[str, Any]]
+    drawn: dict[str, Any]
+    #: Quotas that were found, drivers that are kept, and what native iterations took, for the bound.
+    shares: dict[str, int]
+    drivers: dict[str, Any]
+    uses: dict[str, Any]
+    least: Any
+    left_s: Any
+
+    def variants(self) -> None:
+        """Complete iterations of every order in turn; those that only complete the picture get fewer."""
+        self.draw_elsewhere()
+        if self.config.reset_ahead and (best := self.graphs.get("optimised", self.graphs.get("by hand"))):
+            self.graphs[NOT_AHEAD] = best
+        names = self.names()
+        for turn in range(self.args.counted + 1):
+            for name in names:
+                if turn == 0 and name in self.longest_s:
+                    continue  # it has run before: warm
+                short = turn == 0 and name not in self.graphs
+                if turn > self.args.counted_others and self.settled(name):
+                    continue
+                known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
+                need_s = (0.4 if short else 1.1) * known
+                if self.left_s < need_s:
+                    print(f"   {name}: LEFT OUT, {need_s:.0f} s are not left", flush=True)
+                    continue
+                self.iteration(name, str(turn), warm=turn == 0, short=short)
+                self.summary(show=False)
+
+    def draw_elsewhere(self) -> None:
+        """The optimised order (or that by hand) and the native one, drawn in other ways (`--drawn`)."""
+        best = "optimised" if "optimised" in self.graphs else "by hand"
+        for text, changes in self.ways.items():
+            for name in (best, "native"):
+                if name in self.graphs:
+                    self.graphs[f"{name}, {text}"] = self.graphs[name]
+                    self.drawn[f"{name}, {text}"] = tuple(changes.items())
+
+    def names(self) -> list[str]:
+        """Orders to run, each graph once."""
+        wanted = self.args.variants.replace("_", " ").split(",")  # shell scripts split options at spaces
+        names = [n for n in wanted if n in self.graphs or n in BASELINES]
+        names += [n for n in (*self.drawn, "with quota") if n in self.graphs]
+        rounds = [n for n in self.graphs if n.startswith("round ")]
+        names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
+        first: dict[str, str] = {}  # a graph that has several names runs under the one that says most
+        for name in ("optimised", *rounds[:1], "by hand"):
+            if (graph := self.graphs.get(name)) is not None:
+                first.setdefault(graph.hash, name)
+        always = (*BASELINES, *self.drawn, ANEW, NOT_AHEAD, "with quota")
+        return [n for n in names if n in always or n in first.values()]
+
+    def settled(self, name: str) -> bool:
+        """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
+        if name in ("native", "optimised", "with quota"):
+            return False
+        if name in self.drawn and not name.startswith("native"):  # the fastest of them goes on
+            kind = name.partition(",")[0]
+            best = {n: min(w) for n, w in self.walls().items() if n.partition(",")[0] == kind}
+            return name in best and best[name] > 1.01 * min(best.values())
+        if name in self.graphs:
+            return name != "by hand" or "optimised" in self.graphs
+        walls = self.walls()
+        others = [w for n, w in walls.items() if n in BASELINES and n != name]
+        return name in walls and any(min(walls[name]) > 1.03 * max(w) for w in others)
+
+    def walls(self) -> dict[str, list[float]]:
+        """Seconds of the counted iterations of each order."""
+        found: dict[str, list[float]] = {}
+        for row in self.report.document["iterations"]:
+            if not row["warm_up"]:
+                found.setdefault(row["variant"], []).append(row["wall_s"])
+        return found
+
+    def iteration(self, name: str, turn: str, *, warm: bool = False, short: bool = False) -> None:
+        """Train one iteration in an order; a short one warms up what a schedule needs."""
+        from rlprof.reproduce.rose.samples import summary
+        from rlprof.workloads.embodied.ahead import ResetsAhead
+        from rlprof.workloads.embodied.contracts import GlobalStep
+        from rlprof.workloads.embodied.drivers import make_driver
+        from rlprof.workloads.embodied.graph_driver import PlacedDriver
+        from rlprof.workloads.embodied.record import replay_answers
+        from rlprof.workloads.embodied.runner import measured_iteration
+        from rlprof.workloads.embodied.sharing import sharing
+
+        here = self.here
+        with self.report.step(f"{name}_{turn}") as found, shortened(here.trainer, short):
+            config = self.config if name in self.graphs else replace(self.config, schedule=name)
+            driver: Any
+            share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
+            if name not in self.graphs:  # under MPS a hybrid schedule divides the GPU
+                share = sharing(config).simulator_percent
+            if here.simulator.key != share:
+                here.simulator.use(share, beside=name in self.graphs)
+            here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
+            if name in self.graphs:
+                here.resets.drop()
+                resets = ResetsAhead(()) if name == NOT_AHEAD else here.resets
+                driver = PlacedDriver(here.workload, here.trainer, self.graphs[name], resets)
+                driver.prepare(GlobalStep(here.counter.step))
+            else:
+                here.workload.place(None)
+                here.resets.drop()
+                if short or name not in self.drivers:  # a short one is of another shape
+                    self.drivers[name] = make_driver(here.trainer, config, here.counter.step)
+                driver = self.drivers.pop(name) if short else self.drivers[name]
+            began = time.monotonic()
+            read = self.config.device if name == "native" and not warm else None
+            try:
+                with nullcontext() if read is None else Solo(read, here.simulator) as solo:
+                    measured = measured_iteration(here.trainer, driver, config, self.seen, here.counter.step)
+                    if solo is not None:
+                        solo.wait()
+                here.counter.step += 1
+            finally:
+                if name in self.graphs or short:
+                    driver.close()
+                here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix
+                if config.stage_schedule.offload:
+                    here.trainer.rollout.reload(self.config.rollout_device or self.config.device)
+                    here.trainer.actor.reload(self.config.device)
+            if config.stage_schedule.offload:
+                self.capture_again(measured.result["trajectories"][0].observations[0])
+            if not short:
+                self.longest_s[name] = time.monotonic() - began
+            span = measured.spans["iteration"]
+            active = here.workload.activity.between(span.start_ns, span.end_ns)
+            row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm, "short": short}
+            row["sm_activity"] = None if active is None else active.mean(span.start_ns, span.end_ns)
+            row["over_time"] = None if active is None else summary(active, measured.spans)
+            row |= {**self.gpu.memory(), "gpu": self.gpu.state()}
+            self.report.document["iterations"].append(row)
+            found["wall_s"], found["sm_activity"] = round(row["wall_s"], 3), row["sm_activity"]
+            found.update({k: round(v, 3) for k, v in row["phases_s"].items()})
+            found["differences"] = str(row.get("semantic_differences"))
+            if solo is not None:
+                self.uses[f"turn {turn}"] = solo.use(span.start_ns, span.end_ns)
+                found.update(solo.to_dict())
+                self.bound()
+        if warm and found.get("ok") and name in self.graphs and self.graphs[name] is not None:
+            with self.report.step(f"{name}_replay") as found:
+                step = GlobalStep(here.counter.step - 1)
+                again = replay_answers(here.trainer, measured.result["trajectories"], step, most_calls=4)
+                found.update(asdict(again))
+
+    def capture_again(self, seen: Any) -> None:
+        """Answer untimed: the weights have moved, and who comes next would wait for CUDA graphs."""
+        from rlprof.workloads.embodied.contracts import GlobalStep
+        from rlprof.workloads.embodied.nodes import ROLLOUT
+
+        policy = self.here.trainer.rollout.policy
+        own, cuda = type(policy), self.gpu.torch.cuda
+        for priority in {0, self.streams.get(ROLLOUT, 0)}:  # of the native loop, and of graphs
+            stream = (
+                cuda.Stream(self.config.device, priority=priority) if priority and self.gpu.cuda else None
+            )
+            with cuda.stream(stream):  # of None: the current one
+                own.act(policy, seen, own.noise(policy, seen, GlobalStep(0), 0, 0))
+            self.gpu.wait()
+
+    def summary(self, *, show: bool = True) -> None:
+        """Medians of the counted iterations, and what the optimised order gains over the best other one."""
+        say = print if show else _nothing
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in self.report.document["iterations"]:
+            if not row["warm_up"]:
+                rows.setdefault(row["variant"], []).append(row)
+        table: dict[str, Any] = {}
+        for name, of in rows.items():
+            walls = [r["wall_s"] for r in of]
+            active = [r["sm_activity"] for r in of if r["sm_activity"] is not None]
+            table[name] = {
+                "iterations": len(of),
+                "wall_s": round(statistics.median(walls), 3),
+                "wall_range_s": [round(min(walls), 3), round(max(walls), 3)],
+                "steps_per_s": round(statistics.median(r["simulator_steps_per_s"] for r in of), 3),
+                "sm_activity": round(statistics.fmean(active), 4) if active else None,
+                "placement": of[0]["placement"],
+            }
+            say(f"== {name}: {table[name]}", flush=True)
+        todays = (t["wall_s"] for n, t in table.items() if n.partition(",")[0] in BASELINES)
+        best = min(todays, default=None)
+        further = [n for n in table if n.startswith(("round ", "optimised, ", "by hand, "))]
+        for name in ("by hand", "optimised", "with quota", NOT_AHEAD, *further):
+            if best is not None and name in table:
+                table[name] |= self.compared(name, best, table[name]["wall_s"])
+                say(f"== {name}: {table[name]['speedup_over_best_baseline']} x the best baseline", flush=True)
+                for kind in self.least or ():
+                    most, share = table[name]["most_speedup"][kind], table[name]["share_of_bound"][kind]
+                    say(f"==   at most {most} x ({kind}): {100 * share:.0f} % of it", flush=True)
+        self.report.document["summary"] = table
+        self.report.write()
+
+    def compared(self, name: str, best_s: float, wall_s: float) -> dict[str, Any]:
+        """What an order gains over the best baseline, and how much of what is possible that is."""
+        found: dict[str, Any] = {"speedup_over_best_baseline": round(best_s / wall_s, 4)}
+        graph = self.graphs.get(name)
+        found["splits_batches"] = graph is not None and any(c.samples is not None for c in graph.calls)
+        bounds = self.least or {}
+        # what holds only under an assumption is told beside the bound
+        found["most_speedup_assumed"] = {
+            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed}
+            for k, b in bounds.items()
+        }
+        found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}
+        found["share_of_bound"] = {k: round(b.reached(best_s, wall_s), 4) for k, b in bounds.items()}
+        return found
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Say nothing."""
