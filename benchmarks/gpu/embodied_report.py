@@ -91,8 +91,10 @@ class Gpu:
             return None
         from rlprof.gpu_numbers import gpu_number
         from rlprof.overlap.quota.machine import gpu_state
+        from rlprof.unavailable import Unavailable
 
-        found = gpu_state(str(gpu_number(self.device)))
+        number = gpu_number(self.device)
+        found = number if isinstance(number, Unavailable) else gpu_state(str(number))
         return found if isinstance(found, dict) else str(found)
 
     def timed(self, call: Callable[[], Any], times: int = 3, most_s: float = 1e9) -> dict[str, Any]:
