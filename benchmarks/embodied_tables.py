@@ -143,7 +143,8 @@ def _decided(result: dict[str, Any]) -> list[str]:
         over = bound.get("over_iterations") or {}
         rows.append((f"bound, {name}", _limit(bound["least_s"], bound["binding"], most.get(name), over)))
         for one in bound.get("assumed") or ():  # no bound: it holds only as its name says
-            gain = None if name not in most else most[name] * bound["least_s"] / one["least_s"]
+            known = name in most and one["least_s"]
+            gain = most[name] * bound["least_s"] / one["least_s"] if known else None
             spread = over.get("assumed", {}).get(one["name"]) or {}
             spread = {**spread, "iterations": over.get("iterations", 1)} if spread else {}
             told = _limit(one["least_s"], one["name"], gain, spread)

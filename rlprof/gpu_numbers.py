@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 
 from rlprof.unavailable import Unavailable
 
@@ -32,17 +33,13 @@ def gpu_number(device: str, environ: Mapping[str, str] = os.environ) -> int | Un
         return index
     listed = [name.strip() for name in text.split(",")]
     # what CUDA cannot read as a GPU ends its list
-    seen = next((k for k, name in enumerate(listed) if not name.isdecimal() and not _named(name)), len(listed))
-    if index >= seen:
+    seen = list(takewhile(lambda name: name.isdecimal() or name.startswith(("GPU-", "MIG-")), listed))
+    if index >= len(seen):
         return Unavailable(f"CUDA_VISIBLE_DEVICES is {text[:60]!r}, which has no GPU for {device}")
-    name = listed[index]
+    name = seen[index]
     if name.startswith("MIG-"):
-        return Unavailable(f"{device} is a MIG instance: what is read is of the whole GPU that it is a part of")
+        return Unavailable(f"{device} is a MIG instance: what is read is of the whole GPU around it")
     return int(name) if name.isdecimal() else _number_of_uuid(name)
-
-
-def _named(name: str) -> bool:
-    return name.startswith(("GPU-", "MIG-"))
 
 
 def _number_of_uuid(name: str) -> int | Unavailable:
@@ -63,6 +60,6 @@ def _number_of_uuid(name: str) -> int | Unavailable:
     ]
     if len(found) > 1:
         return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, which is more than one GPU")
-    return found[0] if found else Unavailable(
-        f"CUDA_VISIBLE_DEVICES names {name[:12]}, which NVML does not know"
-    )
+    if not found:
+        return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, which NVML does not know")
+    return found[0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -29,6 +30,7 @@ from benchmarks.gpu.embodied_report import (
     Report,
     configuration,
     mps_daemon,
+    said_in_a_line,
     shortened,
     workload_options,
 )
@@ -67,8 +69,10 @@ def stream_priorities(text: str | None) -> dict[str, int]:
 
     known, found = (ENV, ROLLOUT, ACTOR, HOST, VISION), {}
     for part in filter(None, (text or "").split(",")):
-        component, _, value = part.partition("=")
-        if component not in known or not value.removeprefix("-").isdecimal() or int(value) > 0:
+        component, _, value = (word.strip() for word in part.partition("="))
+        if component in found:
+            raise ConfigurationError(f"two stream priorities of {component}", hint="give each once")
+        if component not in known or not re.fullmatch(r"0|-[0-9]+", value):
             raise ConfigurationError(
                 f"a stream priority {part!r}",
                 hint=f"give rollout=-1,vision=0; of {', '.join(known)}; 0, or below for those that go first",
@@ -656,7 +660,7 @@ class Run:
         bounds = self.least or {}
         # what holds only under an assumption is told beside the bound
         found["most_speedup_assumed"] = {
-            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed}
+            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed if one.least_s}
             for k, b in bounds.items()
         }
         found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}
@@ -764,4 +768,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_a_line():
+        main()
