@@ -222,7 +222,8 @@ def test_programs_with_newer_options_are_recorded_with_them(
     del bounds  # skips where nothing can be recorded
     config = dict(stored["config"])
     hashes = set()
-    for number, changes in enumerate(({}, {"prefix_worker": True}, {"whole_answers": None})):
+    each: tuple[dict[str, Any], ...] = ({}, {"prefix_worker": True}, {"whole_answers": None})
+    for number, changes in enumerate(each):
         (tmp_path / str(number)).mkdir()
         wanted = {k: v for k, v in {**config, **changes}.items() if v is not None}  # older: not there
         hashes.add(record(wanted, tmp_path / str(number)).hash)
