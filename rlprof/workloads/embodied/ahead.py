@@ -268,7 +268,7 @@ class ResetsAhead:
         each = self._each()
         try:
             wait([one._begun.found for one in each if one._begun is not None])
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or a signal that ends the program
             for one in each:
                 one.end()
             raise
