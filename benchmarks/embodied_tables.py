@@ -138,7 +138,7 @@ def _decided(result: dict[str, Any]) -> list[str]:
         )
         if (after := spent.get("paid_back_after_iterations")) is not None:
             rows.append(("paid back after iterations", f"{after:.0f}"))
-    most = (result.get("summary", {}).get("optimised") or {}).get("most_speedup") or {}
+    most = ((result.get("summary") or {}).get("optimised") or {}).get("most_speedup") or {}
     for name, bound in (result.get("bound") or {}).items():
         over = bound.get("over_iterations") or {}
         rows.append((f"bound, {name}", _limit(bound["least_s"], bound["binding"], most.get(name), over)))
