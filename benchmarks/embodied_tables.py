@@ -140,12 +140,13 @@ def _decided(result: dict[str, Any]) -> list[str]:
         )
         if (after := spent.get("paid_back_after_iterations")) is not None:
             rows.append(("paid back after iterations", f"{after:.0f}"))
-    most = (result.get("summary", {}).get("optimised") or {}).get("most_speedup") or {}
+    most = ((result.get("summary") or {}).get("optimised") or {}).get("most_speedup") or {}
     for name, bound in (result.get("bound") or {}).items():
         over = bound.get("over_iterations") or {}
         rows.append((f"bound, {name}", _limit(bound["least_s"], bound["binding"], most.get(name), over)))
         for one in bound.get("assumed") or ():  # no bound: it holds only as its name says
-            gain = None if name not in most else most[name] * bound["least_s"] / one["least_s"]
+            known = name in most and one["least_s"]
+            gain = most[name] * bound["least_s"] / one["least_s"] if known else None
             spread = over.get("assumed", {}).get(one["name"]) or {}
             spread = {**spread, "iterations": over.get("iterations", 1)} if spread else {}
             told = _limit(one["least_s"], one["name"], gain, spread)

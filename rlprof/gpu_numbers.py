@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 
 from rlprof.unavailable import Unavailable
 
@@ -23,14 +24,22 @@ def gpu_number(device: str, environ: Mapping[str, str] = os.environ) -> int | Un
     Returns
     -------
     int or Unavailable
-        The number; unavailable if GPUs are named by UUID and NVML does not know the name.
+        The number; unavailable if the variable has no such GPU, or names it by a UUID that NVML does not know
+        or that is no one GPU's, or a MIG instance.
     """
     index = int(device.partition(":")[2] or 0)
-    listed = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if not any(listed) or index >= len(listed):
+    text = environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if not text:
         return index
-    name = listed[index]
-    return int(name) if name.isdigit() else _number_of_uuid(name)
+    listed = [name.strip() for name in text.split(",")]
+    # what CUDA cannot read as a GPU ends its list
+    seen = list(takewhile(lambda name: name.isdecimal() or name.startswith(("GPU-", "MIG-")), listed))
+    if index >= len(seen):
+        return Unavailable(f"CUDA_VISIBLE_DEVICES is {text[:60]!r}, which has no GPU for {device}")
+    name = seen[index]
+    if name.startswith("MIG-"):
+        return Unavailable(f"{device} is a MIG instance: what is read is of the whole GPU around it")
+    return int(name) if name.isdecimal() else _number_of_uuid(name)
 
 
 def _number_of_uuid(name: str) -> int | Unavailable:
@@ -38,10 +47,19 @@ def _number_of_uuid(name: str) -> int | Unavailable:
         import pynvml
 
         pynvml.nvmlInit()
-        for number in range(pynvml.nvmlDeviceGetCount()):
-            known = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(number))
-            if (known.decode() if isinstance(known, bytes) else known).startswith(name):
-                return number
+        known = [
+            pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(number))
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
     except Exception as error:  # no library, no driver: it cannot be told
         return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, and NVML does not answer ({error})")
-    return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, which NVML does not know")
+    found = [
+        number
+        for number, uuid in enumerate(known)
+        if (uuid.decode() if isinstance(uuid, bytes) else uuid).startswith(name)
+    ]
+    if len(found) > 1:
+        return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, which is more than one GPU")
+    if not found:
+        return Unavailable(f"CUDA_VISIBLE_DEVICES names {name[:12]}, which NVML does not know")
+    return found[0]

@@ -42,6 +42,26 @@ def test_a_device_has_the_number_of_nvidia_smi(device: str, visible: str | None,
     assert gpu_number(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == number
 
 
+@pytest.mark.parametrize(
+    ("device", "visible", "said"),
+    [
+        ("cuda:0", "-1", "no GPU for cuda:0"),
+        ("cuda:0", "NoDevFiles", "no GPU for cuda:0"),
+        ("cuda:1", "0,,1", "no GPU for cuda:1"),  # CUDA reads no further than the gap
+        ("cuda:2", "0,,1", "no GPU for cuda:2"),
+        ("cuda:1", "0,-1,1", "no GPU for cuda:1"),
+        ("cuda:7", "0", "no GPU for cuda:7"),
+        ("cuda:0", "GPU-", "more than one GPU"),
+        ("cuda:0", "MIG-aaaa1111-2222", "MIG instance"),
+    ],
+)
+@pytest.mark.usefixtures("two_gpus")
+def test_what_is_no_one_gpu_has_no_number(device: str, visible: str, said: str) -> None:
+    found = gpu_number(device, {"CUDA_VISIBLE_DEVICES": visible})
+    assert isinstance(found, Unavailable)
+    assert said in found.reason
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_an_unknown_name_has_none() -> None:
     found = gpu_number("cuda:0", {"CUDA_VISIBLE_DEVICES": "GPU-cccc"})

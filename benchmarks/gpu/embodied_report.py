@@ -7,6 +7,7 @@ import importlib.metadata
 import math
 import os
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.common import machine, save
+
+
+@contextmanager
+def said_in_a_line() -> Iterator[None]:
+    """End the program with an error on purpose as the command line does: one line, exit code 2."""
+    from rlprof.errors import RlprofError
+
+    try:
+        yield
+    except RlprofError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
 
 
 class Report:
@@ -91,8 +104,10 @@ class Gpu:
             return None
         from rlprof.gpu_numbers import gpu_number
         from rlprof.overlap.quota.machine import gpu_state
+        from rlprof.unavailable import Unavailable
 
-        found = gpu_state(str(gpu_number(self.device)))
+        number = gpu_number(self.device)
+        found = number if isinstance(number, Unavailable) else gpu_state(str(number))
         return found if isinstance(found, dict) else str(found)
 
     def timed(self, call: Callable[[], Any], times: int = 3, most_s: float = 1e9) -> dict[str, Any]:

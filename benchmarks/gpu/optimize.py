@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import mps_daemon, workload_options
+from benchmarks.gpu.embodied_report import mps_daemon, said_in_a_line, workload_options
 from benchmarks.gpu.optimize_run import Run
 from benchmarks.gpu.turns import ANEW, BASELINES, NOT_AHEAD
 
@@ -95,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_a_line():
+        main()

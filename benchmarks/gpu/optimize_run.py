@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,8 +28,10 @@ def stream_priorities(text: str | None) -> dict[str, int]:
 
     known, found = (ENV, ROLLOUT, ACTOR, HOST, VISION), {}
     for part in filter(None, (text or "").split(",")):
-        component, _, value = part.partition("=")
-        if component not in known or not value.removeprefix("-").isdecimal() or int(value) > 0:
+        component, _, value = (word.strip() for word in part.partition("="))
+        if component in found:
+            raise ConfigurationError(f"two stream priorities of {component}", hint="give each once")
+        if component not in known or not re.fullmatch(r"0|-[0-9]+", value):
             raise ConfigurationError(
                 f"a stream priority {part!r}",
                 hint=f"give rollout=-1,vision=0; of {', '.join(known)}; 0, or below for those that go first",

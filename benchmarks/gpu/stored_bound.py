@@ -12,19 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.bounds import Profiled, Spread, spreads
+from benchmarks.gpu.embodied_report import said_in_a_line
 from benchmarks.gpu.solo import Reading, Use, busy_shares
-from rlprof.errors import UsageError
+from rlprof.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import CallGraph
     from rlprof.overlap.optimize.windows import Window
 
-#: Values of a configuration that decide which calls there are.
+#: Values of a configuration that decide which calls there are; older results lack those of newer options.
 SHAPE = (
     "policy",
     "envs",
@@ -34,6 +36,7 @@ SHAPE = (
     "global_batch",
     "minibatch_scope",
     "whole_answers",
+    "prefix_worker",
     "keep_prefix",
 )
 
@@ -43,8 +46,8 @@ def record(config: Mapping[str, Any], scratch: Path) -> CallGraph:
     from rlprof.workloads.embodied.config import configure
     from rlprof.workloads.embodied.optimize import embodied
 
-    shape = {name: config[name] for name in SHAPE}
-    if shape["keep_prefix"]:
+    shape = {name: config[name] for name in SHAPE if name in config}
+    if shape.get("keep_prefix"):
         shape["train"] = "expert"
     small = configure(
         "tiny",
@@ -66,7 +69,7 @@ def stored_uses(document: Mapping[str, Any]) -> list[Use]:
     Results without readings have a mean over all that was watched: their busy time is at most as long, since
     what was not of the iteration is in it. So is the processor time of all older results.
     """
-    if "native_use" in document:
+    if document.get("native_use"):
         return [Use(**one) for one in document["native_use"].values()]
     step = document["steps"]["native_profile"]
     core_s = step["own_core_s"] + step["simulator_core_s"]
@@ -117,15 +120,32 @@ def windows_of(measurements: Path) -> tuple[Window, ...]:
     raise UsageError(f"{measurements} has no profile", hint="give measurements.jsonl of the run")
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """In the block, what a file lacks or cannot be read as is an error of that file."""
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"cannot be read ({error.strerror})", where=path) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else f"is damaged ({error})"
+        hint = "give what benchmarks.gpu.optimize wrote"
+        raise UnreadableError(what, where=path, hint=hint) from error
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("result", type=Path)
     parser.add_argument("measurements", type=Path)
     args = parser.parse_args()
-    document = json.loads(args.result.read_text())
-    with tempfile.TemporaryDirectory() as scratch:
-        native = record(document["config"], Path(scratch))
-    for kind, spread in again(document, windows_of(args.measurements), native).items():
+    with readable(args.measurements):
+        windows = windows_of(args.measurements)
+    with readable(args.result):
+        document = json.loads(args.result.read_text())
+        with tempfile.TemporaryDirectory() as scratch:
+            native = record(document["config"], Path(scratch))
+        found = again(document, windows, native)
+    for kind, spread in found.items():
         told = spread.to_dict()["over_iterations"]
         print(f"{kind}: {told['median_s']:.2f} s ({spread.median.binding}), {told['iterations']} iterations,"
               f" {told['least_s']:.2f} to {told['most_s']:.2f} s")  # fmt: skip
@@ -136,4 +156,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_a_line():
+        main()

@@ -251,7 +251,7 @@ class Turns:
         bounds = self.least or {}
         # what holds only under an assumption is told beside the bound
         found["most_speedup_assumed"] = {
-            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed}
+            k: {one.name: round(max(1.0, best_s / one.least_s), 4) for one in b.assumed if one.least_s}
             for k, b in bounds.items()
         }
         found["most_speedup"] = {k: round(b.speedup(best_s), 4) for k, b in bounds.items()}

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
+from rlprof.errors import UsageError
 
 app = typer.Typer(help="Run a training workload and measure it.", no_args_is_help=True)
 
@@ -65,6 +66,11 @@ def embodied(
     from rlprof.workloads.embodied.runner import run
 
     config = given.config(**kept_levers(graph, levers))
+    if config.reset_ahead and graph is None:
+        raise UsageError(
+            "--reset-ahead begins episodes where a graph runs, and none is given",
+            hint="give --graph FILE, use --env-prefetch, or leave it away",
+        )
     if quotas is not None:
         from rlprof.workloads.embodied.quota_file import QuotaFile
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from rlprof.errors import UsageError
 from rlprof.taskgraph.graph import TaskGraph
 from rlprof.taskgraph.task import Task
-from rlprof.taskgraph.threads import Threads
+from rlprof.taskgraph.threads import Threads, take_torch_threads
 from rlprof.text import counted
 
 #: A payload: gets the task and the outputs of its data predecessors by their ids.
@@ -254,6 +254,7 @@ class ThreadBackend(_Calls):
         thread.start()
 
     def _work(self, name: str, jobs: _Jobs) -> None:
+        take_torch_threads()
         while (job := jobs.get()) is not None:
             position, task, inputs = job
             done = execute(name, self._call_of(task), position, task, inputs)

@@ -7,12 +7,24 @@ thread took 0.1 s longer.
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
 _Orders = SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None]
+
+
+def take_torch_threads() -> None:
+    """Let this thread compute with as many threads as ``torch.set_num_threads`` says.
+
+    PyTorch does so when some operation of a thread first asks, which a multiplication of matrices does not:
+    as the first one of a thread it would take all cores, and give other bits than the same call elsewhere.
+    """
+    ask = getattr(sys.modules.get("torch"), "get_num_threads", None)  # torch may be importing
+    if ask is not None:
+        ask()
 
 
 class Threads:

@@ -43,6 +43,9 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
         (["--policy", "pi9"], "pi9"),
         (["--staggered"], "auto_reset"),
         (["--timeout", "0"], "--timeout"),
+        (["--workers", "2", "--reset-ahead"], "give --graph FILE, use --env-prefetch"),
+        (["--workers", "2", "--reset-ahead", "--schedule", "async"], "and none is given"),
+        (["--prefix-worker", "--rollout-process"], "leave --prefix-worker or --rollout-process away"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:

@@ -217,3 +217,33 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
     assert done[1] == 0
     assert done != (0, 0)
     threads.close()
+
+
+#: In a process of its own: how many threads PyTorch uses is of all of one.
+FIRST_OPERATION = """
+import torch
+from rlprof.taskgraph import Task, TaskGraph, ThreadBackend, Threads, run
+torch.set_num_threads(1)
+x, weight, found = torch.randn(1, 5, 448), torch.randn(64, 448), []
+for threads in (None, Threads()):
+    for worker in ("a", None):
+        graph = TaskGraph((Task("0", payload="call", worker=worker),))
+        call = lambda *_: found.append(torch.nn.functional.linear(x, weight))
+        run(graph, ThreadBackend({"call": call}, threads=threads))
+print(*(torch.equal(one, torch.nn.functional.linear(x, weight)) for one in found))
+"""
+
+
+def test_the_first_operation_of_a_thread_has_as_many_threads_as_all_others() -> None:
+    """Else a call alone on its worker gives other bits than natively; where there are several cores."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_OPERATION],
+        env=free,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["True"] * 4, done.stderr

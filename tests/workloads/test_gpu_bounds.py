@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.embodied_tables import _decided
+from benchmarks.gpu import stored_bound
 from benchmarks.gpu.bounds import IN_TURN, SLICES, Profiled, Spread, median_use, spreads
+from benchmarks.gpu.embodied_report import said_in_a_line
 from benchmarks.gpu.solo import Reading, Solo, Use, busy_shares
-from benchmarks.gpu.stored_bound import again, record, stored_uses
+from benchmarks.gpu.stored_bound import again, main, record, stored_uses
 from rlprof.errors import UsageError
 from rlprof.overlap.optimize.bound import Bound, Resource
 from rlprof.overlap.optimize.windows import Window
@@ -211,3 +214,69 @@ def test_uses_that_are_stored_are_those_that_count(stored: dict[str, Any]) -> No
     assert mean.busy_s == pytest.approx(older["gpu_utilization"] * older["seconds"])
     (none,) = stored_uses(stored | {"steps": {"native_profile": older | {"gpu_utilization": None}}})
     assert none.busy_s is None
+
+
+def test_programs_with_newer_options_are_recorded_with_them(
+    stored: dict[str, Any], bounds: dict[str, Spread], tmp_path: Path
+) -> None:
+    del bounds  # skips where nothing can be recorded
+    config = dict(stored["config"])
+    hashes = set()
+    each: tuple[dict[str, Any], ...] = ({}, {"prefix_worker": True}, {"whole_answers": None})
+    for number, changes in enumerate(each):
+        (tmp_path / str(number)).mkdir()
+        wanted = {k: v for k, v in {**config, **changes}.items() if v is not None}  # older: not there
+        hashes.add(record(wanted, tmp_path / str(number)).hash)
+    assert len(hashes) == 3
+
+
+@pytest.mark.parametrize(
+    ("result", "measurements", "said"),
+    [
+        ("{}", '{"kind": "other"}', "m.jsonl has no profile"),
+        ("{}", "half a li", "m.jsonl: is damaged"),
+        ("half", "PROFILE", "r.json: is damaged"),
+        ("[]", "PROFILE", "r.json: is damaged"),
+        ("{}", "PROFILE", "r.json: has no 'config'"),
+        (None, "PROFILE", "r.json: cannot be read"),
+    ],
+)
+def test_a_result_that_is_damaged_is_one_line(
+    stored: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    result: str | None,
+    measurements: str,
+    said: str,
+) -> None:
+    del stored
+    if measurements == "PROFILE":
+        monkeypatch.setattr(stored_bound, "windows_of", lambda path: ())
+    if result is not None:
+        (tmp_path / "r.json").write_text(result)
+    (tmp_path / "m.jsonl").write_text(measurements)
+    monkeypatch.setattr(sys, "argv", ["stored_bound", str(tmp_path / "r.json"), str(tmp_path / "m.jsonl")])
+    with pytest.raises(SystemExit) as ended, said_in_a_line():
+        main()
+    assert ended.value.code == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert said in line
+
+
+def test_an_iteration_of_no_length_and_a_gpu_that_tells_of_nothing() -> None:
+    profiled = two_answers()
+    told = spreads(profiled, [use(0.0)])["any graph"].to_dict()
+    (one,) = told["assumed"]
+    assert (one["least_s"], told["over_iterations"]["iterations"]) == (0.0, 1)
+    summary = {"optimised": {"most_speedup": {"any graph": 1.5}}}
+    lines = _decided({"steps": {}, "bound": {"any graph": told}, "summary": summary})
+    assert any("1.50 times as fast" in line for line in lines)
+    assert any("beside it" in line and "times as fast" not in line for line in lines)
+    solo = Solo("cpu", SimpleNamespace())
+    with solo:
+        pass
+    now_ns = time.monotonic_ns()
+    found = solo.use(now_ns, now_ns)
+    assert (found.core_s, found.busy_s, found.reason) == (0.0, None, "there is no GPU")

@@ -225,6 +225,9 @@ def test_ways_to_draw_are_refused_before_anything_runs() -> None:
 def test_priorities_of_streams_are_refused_before_anything_runs() -> None:
     assert stream_priorities("rollout=-1,vision=0") == {"rollout": -1, "vision": 0}
     assert stream_priorities(None) == stream_priorities("") == {}
-    for wrong in ("policy=-1", "rollout", "rollout=1", "rollout=-", "rollout=high"):
+    for wrong in ("policy=-1", "rollout", "rollout=1", "rollout=-", "rollout=high", "rollout=-\u0663", "=-1"):
         with pytest.raises(ConfigurationError, match="stream priority"):
             stream_priorities(wrong)
+    assert stream_priorities(" rollout = -1 , vision=0") == {"rollout": -1, "vision": 0}
+    with pytest.raises(ConfigurationError, match="two stream priorities of rollout"):
+        stream_priorities("rollout=-1,rollout=0")

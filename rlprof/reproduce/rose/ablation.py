@@ -13,6 +13,7 @@ from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
     optimisation_study,
+    order,
     outcome,
     set_up,
 )
@@ -56,6 +57,8 @@ def iterations(file: str, document: Document) -> list[Row]:
     """
     medians = document.get("summary") or {}
     binding = ((document.get("bound") or {}).get(ANY_GRAPH) or {}).get("binding")
+    by_hand = "by hand"  # under that name its medians are kept, whatever it counts as
+    counted_as = order(document, by_hand)
     return [
         {
             **row,
@@ -64,7 +67,7 @@ def iterations(file: str, document: Document) -> list[Row]:
             "bound_by": binding,
         }
         for row in iteration_rows(file, document)
-        for name in (row["variant"] if row["variant"] in medians else "by hand",)
+        for name in (by_hand if row["variant"] == counted_as else row["variant"],)
     ]
 
 
@@ -182,10 +185,10 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
         value = paper.value(figure, series, x)
         if isinstance(value, float):
             rows.append({"who": f"paper, {x}", "form": form, "over_best": value, "least": None, "most": None})
-    order = list(PRINTED[figure])
+    forms = list(PRINTED[figure])
     schema = dict.fromkeys(("over_best", "least", "most"), pl.Float64)
     return pl.DataFrame(
-        sorted(rows, key=lambda r: order.index(str(r["form"]))),
+        sorted(rows, key=lambda r: forms.index(str(r["form"]))),
         schema={"form": pl.String, "who": pl.String, **schema},
     )
 

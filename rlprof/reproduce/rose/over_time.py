@@ -42,13 +42,12 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
     of median length, of what is drawn: the best of today's schedules and the optimised order, with its quota
     and without. Only the first have the facts of the run.
     """
+    withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
     by_variant: dict[str, list[dict[str, Any]]] = {}
     for found in document.get("iterations", ()):
-        counted = not (found["warm_up"] or found.get("short"))
+        counted = not (found["warm_up"] or found.get("short") or found["variant"] in withdrawn)
         if counted and isinstance(found.get("over_time"), Mapping):
             by_variant.setdefault(order(document, found["variant"]), []).append(found)
-    withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
-    by_variant = {name: of for name, of in by_variant.items() if name not in withdrawn}
     rates = {name: median(i["simulator_steps_per_s"] for i in of) for name, of in by_variant.items()}
     best = max((name for name in rates if is_todays(name)), key=lambda name: rates[name], default=None)
     parts: list[dict[str, Any]] = []

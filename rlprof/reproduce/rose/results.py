@@ -281,7 +281,8 @@ def order(document: Document, variant: str) -> str:
     """
     if variant != "by hand" or isinstance(document.get("optimisation"), Mapping) or document.get("given"):
         return variant
-    return "optimised"
+    both = any(found.get("variant") == "optimised" for found in document.get("iterations", ()))
+    return variant if both else "optimised"
 
 
 def outcome(document: Document) -> dict[str, Any]:

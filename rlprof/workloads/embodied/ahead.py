@@ -104,6 +104,12 @@ class AheadSimulator:
             self._begun = None
             self._thread.shutdown(wait=False)
 
+    def end(self) -> None:
+        """End what simulates at once, if it can be, with a reset that was begun."""
+        end = getattr(self.inner, "end", None)
+        if end is not None:
+            end()
+
     def _finished(self) -> _Begun | None:
         begun = self._begun
         if begun is not None:
@@ -256,6 +262,19 @@ class ResetsAhead:
         """Wait for all that were begun, and hand them out to nobody; raises what they raised."""
         for one in self._each():
             one.drop()
+
+    def release(self) -> None:
+        """Wait for all that were begun, and begin nothing any more; an interruption ends the simulators."""
+        each = self._each()
+        try:
+            wait([one._begun.found for one in each if one._begun is not None])
+        except BaseException:  # Ctrl-C, or a signal that ends the program
+            for one in each:
+                one.end()
+            raise
+        finally:
+            for one in each:
+                one.release()
 
     def _each(self) -> list[AheadSimulator]:
         return [one for one in map(ahead_of, self._simulators) if one is not None]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from rlprof.taskgraph.threads import take_torch_threads
 from rlprof.workloads.embodied.activity import Span
 from rlprof.workloads.embodied.contracts import GlobalStep, Trajectory
 from rlprof.workloads.embodied.errors import SimulatorTimeoutError, WorkloadError
@@ -133,6 +134,7 @@ class AsynchronousTrainer:
     # the rollout's thread ----------------------------------------------------------------------------------
 
     def _rollouts(self, number: int) -> None:
+        take_torch_threads()
         try:
             while not self._stop.is_set():
                 for epoch in range(self.trainer.epochs):

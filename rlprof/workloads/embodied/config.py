@@ -219,6 +219,11 @@ class Config:
 
     def _check_prefix(self) -> None:
         size = self.policy_size
+        if self.prefix_worker and self.rollout_process:
+            raise ConfigurationError(
+                "a rollout process answers as a whole, and has no backbone to give to another worker",
+                hint="leave --prefix-worker or --rollout-process away",
+            )
         if not self.keep_prefix:
             return
         if size.train != "expert" or size.family == "openvla_oft":

@@ -22,7 +22,12 @@ STRUCTURE = (
     "global_batch",
     "minibatch_scope",
     "auto_reset",
+    "phases",
+    "whole_answers",
+    "prefix_worker",
 )
+#: Switches of schedules that a graph takes the place of, with their options.
+SWITCHES = {"train_pipe": "--train-pipe", "env_prefetch": "--env-prefetch"}
 
 
 def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> None:
@@ -43,14 +48,20 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
     Raises
     ------
     ConfigurationError
-        If the schedule is none that is wrapped as nodes, the graph was selected with other levers, or for an
-        iteration of other calls.
+        If the schedule is none that is wrapped as nodes or has switches of its own, the graph was selected
+        with other levers, or for an iteration of other calls.
     """
     if config.schedule != "colocated":
         raise ConfigurationError(
             f"a graph runs in place of the schedule colocated, not of {config.schedule}",
             hint="leave --schedule away",
         )
+    for name, option in SWITCHES.items():
+        if getattr(config, name):
+            raise ConfigurationError(
+                f"a graph says what runs beside what, and {option} would do nothing",
+                hint=f"leave {option} away" + (", or use --reset-ahead" if name == "env_prefetch" else ""),
+            )
     check_levers(config, graph.facts.get("levers") or {})
     selected = graph.facts.get("config")
     if not isinstance(selected, Mapping):

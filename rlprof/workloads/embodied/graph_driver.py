@@ -189,10 +189,11 @@ class GraphFileDriver(LoopDriver):
                 spares.append(make_simulator(config))
                 self._stack.callback(spares[-1].close)
             if config.reset_ahead:
-                spares = [self._ahead(spare) for spare in spares]
+                spares = [AheadSimulator(spare) for spare in spares]
                 self._stack.callback(setattr, trainer.env, "simulator", trainer.env.simulator)
-                trainer.env.simulator = self._ahead(trainer.env.simulator)
+                trainer.env.simulator = AheadSimulator(trainer.env.simulator)
             self._resets = ResetsAhead((trainer.env.simulator, *spares))
+            self._stack.callback(self._resets.release)
             super().__init__(trainer, f"colocated, a graph of {len(graph.steps)} steps", spares)
         except BaseException:
             self._stack.close()
@@ -200,11 +201,6 @@ class GraphFileDriver(LoopDriver):
         self._graph = graph
         self._recorder: Recorder | None = None
         self._done = 0
-
-    def _ahead(self, simulator: Simulator) -> AheadSimulator:
-        found = AheadSimulator(simulator)
-        self._stack.callback(found.release)
-        return found
 
     def iteration(self, step: GlobalStep) -> Iteration:
         """One iteration.

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.taskgraph.threads import take_torch_threads
 from rlprof.workloads.embodied.errors import ConfigurationError, need
 from rlprof.workloads.embodied.offload import HostCopies, tensors_of
 
@@ -42,7 +43,9 @@ class Replicas:
             raise ConfigurationError("replicas of a policy have other parameters than it")
         self._devices = [next(iter(policy.parameters())).device for policy in policies]
         self._host = [HostCopies() for _ in self.others]
-        self._pool = ThreadPoolExecutor(len(self.others), "rlprof train") if self.others else None
+        self._pool = (
+            ThreadPoolExecutor(len(self.others), "rlprof train", take_torch_threads) if self.others else None
+        )
         self.take_all()
 
     @property

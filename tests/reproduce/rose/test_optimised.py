@@ -349,6 +349,33 @@ def test_beside_a_search_it_is_by_hand(tmp_path: Path) -> None:
         assert set(frame["variant"]) == {"native", "by hand"}
 
 
+def test_what_is_withdrawn_stays_so_under_another_name(tmp_path: Path) -> None:
+    document = by_hand(withdrawn={"by hand": "images were of another scene"})
+    del document["optimisation"]
+    assert set(rows(over_time, tmp_path, a=document)["variant"]) == {"native"}
+    frame = rows(ablation, tmp_path / "ablation", a=document)
+    assert frame.filter(pl.col("withdrawn").is_null())["variant"].to_list() == ["native"]
+
+
+def test_a_bound_is_that_of_its_own_order(tmp_path: Path) -> None:
+    """A medians' table that lacks an order, as of a run that was killed, gives it no other one's."""
+    document = by_hand(summary={"by hand": {"most_speedup": {"any graph": 2.5}}})
+    del document["optimisation"]
+    document["iterations"].append(made.iteration("round 1", 1, 120.0))
+    frame = rows(ablation, tmp_path, a=document)
+    assert dict(frame.select("variant", "bound").iter_rows()) == {
+        "native": None, "optimised": 2.5, "round 1": None
+    }  # fmt: skip
+
+
+def test_orders_of_two_kinds_are_not_taken_together(tmp_path: Path) -> None:
+    """A search that ended before it was written down: its graph ran all the same."""
+    document = by_hand()
+    del document["optimisation"]
+    document["iterations"].append(made.iteration("optimised", 1, 150.0))
+    assert set(rows(ablation, tmp_path, a=document)["variant"]) == {"native", "by hand", "optimised"}
+
+
 def test_the_fastest_order_is_one_that_ran_often(tmp_path: Path) -> None:
     lucky = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 150.0, 0.6)))
     often = made.optimised(

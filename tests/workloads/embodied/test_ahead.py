@@ -30,7 +30,7 @@ from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.workloads.embodied import graph_driver, record, runner
-from rlprof.workloads.embodied.ahead import AheadSimulator, ahead_of, first_resets
+from rlprof.workloads.embodied.ahead import AheadSimulator, ResetsAhead, ahead_of, first_resets
 from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
@@ -215,6 +215,43 @@ def test_closing_waits_for_a_reset_and_what_it_raises_is_of_no_use() -> None:
         threading.Timer(0.05, inner.go.set).start()
         ahead.close()
         assert inner.calls == ["reset", "close"]
+
+
+def interrupted_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("way", ["release", "close"])
+def test_who_is_interrupted_while_a_reset_is_waited_for_at_the_end_does_not_wait_on(way: str) -> None:
+    """A process that hangs would keep whoever presses Ctrl-C until its time limit."""
+    with nothing_left():
+        one, other = (AheadSimulator(make_simulator(in_processes())) for _ in range(2))
+        ids = (*one.process_ids, *other.process_ids)
+        began = time.monotonic()
+        try:
+            for simulator in (one, other):
+                os.kill(simulator.process_ids[0], signal.SIGSTOP)
+                simulator.begin(GlobalStep(0), 0)
+            if way == "release":
+                timers = [interrupted_after(0.3)]
+                with pytest.raises(KeyboardInterrupt):
+                    ResetsAhead((one, other)).release()
+            else:  # the first ends the wait for the reset, the second that for the simulator
+                timers = []
+                for simulator in (one, other):
+                    timers += [interrupted_after(0.3), interrupted_after(0.6)]
+                    with pytest.raises(KeyboardInterrupt):
+                        simulator.close()
+            assert time.monotonic() - began < 5.0
+            assert not any(Path(f"/proc/{p}").exists() for p in ids)
+        finally:
+            for timer in timers:
+                timer.join()
+            for simulator in (one, other):
+                simulator.end()
+                simulator.close()
 
 
 @pytest.mark.parametrize(

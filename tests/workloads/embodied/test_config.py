@@ -57,3 +57,9 @@ def test_prefixes_are_kept_where_training_leaves_what_makes_them() -> None:
     ):
         with pytest.raises(ConfigurationError, match=said):
             configure("h200", keep_prefix=True, **values)
+
+
+def test_a_prefix_worker_is_none_of_a_rollout_process() -> None:
+    assert configure("tiny", prefix_worker=True).prefix_worker
+    with pytest.raises(ConfigurationError, match="leave --prefix-worker or --rollout-process away"):
+        configure("tiny", prefix_worker=True, rollout_process=True)

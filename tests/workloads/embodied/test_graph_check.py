@@ -29,10 +29,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "global_batch": {"global_batch": 16},
     "minibatch_scope": {"minibatch_scope": "epoch"},
     "auto_reset": {"auto_reset": True},
+    "phases": {"phases": True},
+    "whole_answers": {"whole_answers": True},
+    "prefix_worker": {"prefix_worker": True},
     "denoise_steps": {"denoise_steps": 3},
 }
 SAME: list[dict[str, Any]] = [
     {"seed": 5}, {"learning_rate": 1e-4}, {"workers": 1}, {"micro_batch": 2}, {"reward": "dense"},
+    {"keep_prefix": True, "train": "expert"},
 ]  # fmt: skip
 
 
@@ -69,9 +73,11 @@ def test_facts_that_are_not_told_or_of_another_version_are_left_to_the_hash() ->
     [
         (configure("tiny"), {}, "was selected for another program"),
         (small(schedule="hybrid"), {}, "in place of the schedule colocated"),
+        (small(env_prefetch=True), {}, "--env-prefetch would do nothing.* or use --reset-ahead"),
+        (small(train_pipe=True, minibatch_scope="epoch"), {}, "--train-pipe would do nothing"),
         (small(), {"levers": {"workers": 7}}, "was selected with workers 7"),
     ],
-    ids=["another_preset", "another_schedule", "other_levers"],
+    ids=["another_preset", "another_schedule", "prefetch", "train_pipe", "other_levers"],
 )
 @pytest.mark.parametrize("there", [False, True])
 def test_nothing_is_written_or_replaced_for_a_graph_that_does_not_fit(

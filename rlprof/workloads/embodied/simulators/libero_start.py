@@ -231,8 +231,15 @@ class DrawnApart:
 
     def close(self) -> None:
         """End the processes; once is enough."""
-        self._painter.close()
-        self._physics.close()
+        try:
+            self._painter.close()
+        finally:
+            self._physics.close()
+
+    def end(self) -> None:
+        """End the processes at once, also in the middle of a call of another thread, which fails then."""
+        self._painter.end()
+        self._physics.end()
 
     def __enter__(self) -> DrawnApart:
         return self

@@ -196,13 +196,19 @@ class SimulatorProcesses:
             self._all("load_state_dict", parts)
 
     def close(self) -> None:
-        """End the processes; once is enough."""
-        if self._broken is None:
-            with suppress(SimulatorError), self._lock:
-                for process in self._processes:
-                    process.send({"call": "close"})
-                self._answers(self._processes, "close", min(self.timeout_s, 5.0))
-        self._end("it was closed")
+        """End the processes; once is enough. A call of another thread is waited for, unless interrupted."""
+        try:
+            if self._broken is None:
+                with suppress(SimulatorError), self._lock:
+                    for process in self._processes:
+                        process.send({"call": "close"})
+                    self._answers(self._processes, "close", min(self.timeout_s, 5.0))
+        finally:
+            self._end("it was closed")
+
+    def end(self) -> None:
+        """End the processes at once, also in the middle of a call of another thread, which fails then."""
+        self._end("it was ended")
 
     def __enter__(self) -> SimulatorProcesses:
         return self
