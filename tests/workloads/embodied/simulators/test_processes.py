@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +101,47 @@ def test_results_do_not_change_with_the_next_call() -> None:
         first = simulator.reset(GlobalStep(0), 0)
         simulator.step(ACTIONS)
         assert not first.state.any()
+
+
+@pytest.mark.parametrize("call", ["render_views", "reset_views", "step_views", "paint"])
+def test_threads_get_the_answers_to_their_own_calls(call: str) -> None:
+    """Each asks the same processes for other environments, while orders and answers lie in the same memory."""
+    make = "tests.workloads.embodied.simulators.viewed:" + ("Drawer" if call == "paint" else "Viewed")
+    wrong: list[Any] = []
+    with SimulatorProcesses(make, 8, workers=2, environment={"PYTHONPATH": str(ROOT)}) as simulator:
+
+        def ask(rows: np.ndarray) -> None:
+            calls: dict[str, Callable[[], Any]] = {
+                "render_views": lambda: simulator.render_views(rows)[1][:, 0],
+                "reset_views": lambda: simulator.reset_views(GlobalStep(0), 0, rows)[0].task,
+                "step_views": lambda: simulator.step_views(np.zeros((3, 2, 3), np.float32), rows)[1][:, 0],
+                "paint": lambda: simulator.paint(np.column_stack([rows, rows]), rows)[:, 0, 0, 0, 0],
+            }
+            for _ in range(400):
+                if not np.array_equal(found := calls[call](), rows):
+                    wrong.append((found, rows))
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=ask, args=(np.array(r),)) for r in ([0, 3, 2], [7, 4, 5])]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+    assert not wrong
+
+
+def test_rows_that_a_process_has_no_room_for_leave_no_answer_for_the_next_call() -> None:
+    with faulty() as simulator:
+        before = simulator.reset(GlobalStep(0), 0)
+        with pytest.raises(SimulatorError, match=r"3 rows for simulator process 1 .*, which takes 2"):
+            simulator.step(ACTIONS, np.array([0, 1, 1, 1]))
+        assert equal_bits(simulator.render(), before)
+        assert simulator.step(ACTIONS[:0], np.array([], dtype=np.int64)).rewards.shape == (0, 2)
+        assert simulator.step(ACTIONS).rewards.shape == (4, 2)
 
 
 def test_an_error_in_a_process_is_raised_here_and_the_simulator_goes_on() -> None:
