@@ -105,7 +105,7 @@ def test_results_do_not_change_with_the_next_call() -> None:
 
 @pytest.mark.parametrize("call", ["render_views", "reset_views", "step_views", "paint"])
 def test_threads_get_the_answers_to_their_own_calls(call: str) -> None:
-    """Each asks the same processes for other environments, while orders and answers lie in the same memory."""
+    """Each asks the same processes for other environments; answers lie in the same memory."""
     make = "tests.workloads.embodied.simulators.viewed:" + ("Drawer" if call == "paint" else "Viewed")
     wrong: list[Any] = []
     with SimulatorProcesses(make, 8, workers=2, environment={"PYTHONPATH": str(ROOT)}) as simulator:
