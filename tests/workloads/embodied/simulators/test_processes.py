@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -216,6 +217,23 @@ def children() -> set[str]:
         if fields[1] == mine:
             found.add(status.parent.name)
     return found
+
+
+def test_memory_that_is_not_there_is_said_and_leaves_nothing() -> None:
+    before = children()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
+    try:
+        with pytest.raises(
+            SimulatorError, match=r"no \d+ bytes of memory to share with a process \(File too"
+        ):
+            faulty()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert children() == before
+    with pytest.raises(SimulatorDiedError, match=r"code 1 \(OSError: .*Cannot allocate memory"):
+        faulty(how="no memory", call="make").reset(GlobalStep(0), 0)
+    assert children() == before
 
 
 def test_processes_end_with_their_driver() -> None:
