@@ -224,7 +224,7 @@ class Painter:
             context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
             if sheet is None:
                 sheet = Sheet(context, rows=rows, cameras=self._cameras, size=self._size)
-            scene = mujoco.MjvScene(model, maxgeom=1000)
+            scene = mujoco.MjvScene(model, maxgeom=1000 + model.ngeom)  # others: sites, tendons
             self._places[row, task] = _Place(gl, context, scene, sheet)
 
 

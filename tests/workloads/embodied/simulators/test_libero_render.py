@@ -77,6 +77,8 @@ else:
         d = np.random.default_rng(k)
         places = ((d.uniform(0.05, 0.3), *d.uniform(-3, 3, 2), d.uniform(0, 3)) for _ in range(40))
         balls = "".join(ball % (*place, *d.random(3)) for place in places)
+        if k == 1:  # more than a scene of MuJoCo holds if it is not told, and all out of sight
+            balls += '<geom type="box" size="0.01 0.01 0.01" pos="0 -9 1" group="1"/>' * 1000
         text = source.replace("SHAPE", shapes[k]).replace("BALLS", balls)
         return mujoco.MjModel.from_xml_string(text.replace("CAST", "true" if k == 0 else "false"))
     def make():
