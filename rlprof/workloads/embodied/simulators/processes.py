@@ -12,14 +12,16 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
+from rlprof.errors import RlprofError
+from rlprof.interrupts import postponed
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
     Array,
@@ -195,12 +197,14 @@ class SimulatorProcesses:
 
     def close(self) -> None:
         """End the processes; once is enough."""
-        if self._broken is None:
-            with suppress(SimulatorError), self._lock:
-                for process in self._processes:
-                    process.send({"call": "close"})
-                self._answers(self._processes, "close", min(self.timeout_s, 5.0))
-        self._end("it was closed")
+        try:
+            if self._broken is None:
+                with suppress(SimulatorError), self._lock, self._exchange("close"):
+                    for process in self._processes:
+                        process.send({"call": "close"})
+                    self._answers(self._processes, "close", min(self.timeout_s, 5.0))
+        finally:
+            self._end("it was closed")
 
     def __enter__(self) -> SimulatorProcesses:
         return self
@@ -231,26 +235,28 @@ class SimulatorProcesses:
             self._check()
             parts = [(p, np.flatnonzero(self._worker_of[rows] == p.number)) for p in self._processes]
             parts = [(process, at) for process, at in parts if len(at)]
-            for process, at in parts:  # before any is sent: an answer that nobody takes would be the next's
+            for process, at in parts:
                 if len(at) > (most := len(process.shared["rows"])):
                     raise SimulatorError(f"{len(at)} rows for {self._name(process)}, which takes {most}")
-            for process, at in parts:
-                process.shared["rows"][: len(at)] = self._row_of[rows[at]]
-                for name, array in given.items():
-                    process.shared[name][: len(at)] = array[at]
-                process.send({"call": call, "count": len(at), **arguments})
-            self._answers([p for p, _ in parts], call, self.timeout_s)
+            with self._exchange(call):
+                for process, at in parts:
+                    process.shared["rows"][: len(at)] = self._row_of[rows[at]]
+                    for name, array in given.items():
+                        process.shared[name][: len(at)] = array[at]
+                    process.send({"call": call, "count": len(at), **arguments})
+                self._answers([p for p, _ in parts], call, self.timeout_s)
             return {name: self._gather(parts, name) for name in wanted}
 
     def _all(self, call: str, data: Sequence[dict[str, Array]] = (), reads: bool = False) -> list[Any]:
         self._check()
-        for process in self._processes:
-            process.send({"call": call})
-            if data:
-                stream = io.BytesIO()
-                np.savez(stream, **data[process.number])  # type: ignore[arg-type]
-                process.connection.send_bytes(stream.getvalue())
-        answers = self._answers(self._processes, call, self.timeout_s, reads=reads)
+        with self._exchange(call):
+            for process in self._processes:
+                process.send({"call": call})
+                if data:
+                    stream = io.BytesIO()
+                    np.savez(stream, **data[process.number])  # type: ignore[arg-type]
+                    process.connection.send_bytes(stream.getvalue())
+            answers = self._answers(self._processes, call, self.timeout_s, reads=reads)
         if not reads:
             return []
         sent = (io.BytesIO(answers[p.number]["sent"]) for p in self._processes)
@@ -265,27 +271,33 @@ class SimulatorProcesses:
                 kind, hint = type(self._failure), self._failure.hint or hint
             raise kind(f"the simulator is no more: {self._broken}", hint=hint)
 
+    @contextmanager
+    def _exchange(self, call: str) -> Iterator[None]:
+        """From orders to their answers: an answer that nobody takes would be that to the next call.
+
+        An interruption waits for the answers; a second one, or whatever else comes between, ends them all.
+        """
+        with postponed():
+            try:
+                yield
+            except RlprofError:
+                raise
+            except BaseException:
+                self._end(f"{call} was interrupted")
+                raise
+
     def _answers(
         self, processes: Sequence[ServedProcess], call: str, limit_s: float, *, reads: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Wait for all, and for what they send with it (`reads`).
 
-        The first error, or an interruption, is raised after all have answered, so that none is left in the
-        middle: an answer that nobody takes would be that to the next call. A second interruption ends them.
+        The first error is raised after all have answered, so that none is left in the middle.
         """
-        interruption: KeyboardInterrupt | None = None
         until = time.monotonic() + limit_s
         waiting: dict[Any, ServedProcess] = {p.connection: p for p in processes}
         answers: dict[int, dict[str, Any]] = {}
         while waiting:
-            try:
-                ready = wait(list(waiting), max(0.0, until - time.monotonic()))
-            except KeyboardInterrupt as error:
-                if interruption is not None:
-                    self._end(f"{call} was interrupted")
-                    raise
-                interruption = error
-                continue
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
             if not ready:
                 slow = next(iter(waiting.values()))
                 failure: SimulatorError = SimulatorTimeoutError(
@@ -308,8 +320,6 @@ class SimulatorProcesses:
                     )
                     self._fail(failure)
                     raise failure from None
-        if interruption is not None:
-            raise interruption
         for process in processes:
             answer = answers[process.number]
             if "error" in answer:

@@ -26,6 +26,7 @@ from rlprof.workloads.embodied.errors import (
     SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from rlprof.workloads.embodied.simulators.served import ServedProcess
 from tests.conftest import ROOT
 
 FAULTY = "tests.workloads.embodied.simulators.faulty:Faulty"
@@ -337,3 +338,37 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(call: str) -> Non
         with pytest.raises(SimulatorError, match=f"{call} was interrupted"):
             simulator.render()
     assert gone(simulator.process_ids)
+
+
+def interrupted_after_sending(patch: pytest.MonkeyPatch, times: int) -> None:
+    """Ctrl-C, not while an answer is waited for but when an order was just sent."""
+    native = ServedProcess.send
+
+    def send(self: ServedProcess, order: dict[str, Any]) -> None:
+        native(self, order)
+        if self.number == 0 and order["call"] != "close":
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    patch.setattr(ServedProcess, "send", send)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interruption_between_an_order_and_its_answer_does_not_part_them(times: int) -> None:
+    with faulty() as simulator:
+        simulator.reset(GlobalStep(0), 0)
+        for call, arguments in (("step", (ACTIONS,)), ("state_dict", ()), ("render", ())):
+            with pytest.MonkeyPatch.context() as patch:
+                interrupted_after_sending(patch, times)
+                with pytest.raises(KeyboardInterrupt):
+                    getattr(simulator, call)(*arguments)
+            if times == 2:
+                break
+        else:
+            assert simulator.state_dict()["count"].tolist() == [1] * 4
+            assert simulator.step(ACTIONS).observation.task.tolist() == [2] * 4
+        if times == 2:
+            with pytest.raises(SimulatorError, match="step was interrupted"):
+                simulator.render()
+            assert gone(simulator.process_ids)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
