@@ -66,22 +66,24 @@ def test_a_postponed_interrupt_comes_when_it_is_done_and_a_second_one_at_once(th
         steps.append("theirs")
         signal.default_int_handler(number, frame)
 
+    def work(interrupts: int, said: str) -> None:
+        with postponed():
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+            steps.append(said)
+
     before = signal.getsignal(signal.SIGINT)
     if theirs:
         signal.signal(signal.SIGINT, handle)
     mine = signal.getsignal(signal.SIGINT)
     try:
-        with pytest.raises(KeyboardInterrupt), postponed():
-            signal.raise_signal(signal.SIGINT)
-            steps.append("done")
+        with pytest.raises(KeyboardInterrupt):
+            work(1, "done")
         assert signal.getsignal(signal.SIGINT) is mine
-        with pytest.raises(KeyboardInterrupt), postponed():
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-            steps.append("not reached")
+        with pytest.raises(KeyboardInterrupt):
+            work(2, "not reached")
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, before)
     assert steps == (["done", "theirs", "theirs"] if theirs else ["done"])
-    with postponed():
-        pass
+    work(0, "nothing came")
