@@ -33,6 +33,7 @@ from benchmarks.gpu.common import ROOT, save
 from rlprof.errors import RlprofError
 from rlprof.reproduce.driver import run_notebook
 from rlprof.reproduce.registry import FIGURES
+from rlprof.reproduce.rose.quota import trial_rows
 from rlprof.reproduce.rose.results import FOLDER, PROCESSOR_FOLDER, is_optimisation, on_gpu
 from rlprof.reproduce.session import begin
 from rlprof.reproduce.study import obtain
@@ -188,6 +189,9 @@ def _judged(path: Path, document: Document) -> dict[Path, Document] | str:
         return why
     else:
         kept = {path.name: public(document)}
+        for row in trial_rows(path.name, document):  # what makes no table of quotas is not complete
+            if not row["seconds"] > 0:
+                raise ValueError(f"{row['kind']} of {row['what']} took {row['seconds']} s")
     if told := [line for part in kept.values() for line in tells(part)]:
         return f"it tells of a machine or a person: {'; '.join(told)}"
     return {Path(where) / name: part for name, part in kept.items()}

@@ -47,3 +47,31 @@ def remembered() -> Iterator[Callable[[], None]]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Postpone a Ctrl-C until what is inside is done; the second one is handled at once.
+
+    For an order and its answer, which must not part. Does nothing outside of the main thread, to which alone
+    Python brings signals, or where nobody handles the signal.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    pressed = 0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if pressed:
+        handler(signal.SIGINT, None)

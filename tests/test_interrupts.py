@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from types import FrameType
 
 import pytest
 
-from rlprof.interrupts import remembered
+from rlprof.interrupts import postponed, remembered
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -55,3 +56,34 @@ def test_other_threads_leave_signals_alone() -> None:
     thread.start()
     thread.join()
     assert found == [True]
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_a_postponed_interrupt_comes_when_it_is_done_and_a_second_one_at_once(theirs: bool) -> None:
+    steps: list[str] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        steps.append("theirs")
+        signal.default_int_handler(number, frame)
+
+    def work(interrupts: int, said: str) -> None:
+        with postponed():
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+            steps.append(said)
+
+    before = signal.getsignal(signal.SIGINT)
+    if theirs:
+        signal.signal(signal.SIGINT, handle)
+    mine = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(1, "done")
+        assert signal.getsignal(signal.SIGINT) is mine
+        with pytest.raises(KeyboardInterrupt):
+            work(2, "not reached")
+        assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps == (["done", "theirs", "theirs"] if theirs else ["done"])
+    work(0, "nothing came")

@@ -23,6 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +145,14 @@ class Drawers:
     def close(self) -> None:
         for process in self.each:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(OSError):  # an order that one which has ended did not take
+                process.stdin.close()
         for process in self.each:
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait(timeout=20)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 
 #: Attribute of a device: its number in CUDA (EGL_NV_device_cuda).
 EGL_CUDA_DEVICE_NV = 0x323A
@@ -22,7 +23,7 @@ def cuda_devices() -> list[int | None]:
     egl.eglGetProcAddress.restype = ctypes.c_void_p
     egl.eglGetProcAddress.argtypes = [ctypes.c_char_p]
 
-    def function(name: bytes, *arguments: type) -> ctypes._CFuncPtr:
+    def function(name: bytes, *arguments: type) -> Callable[..., int]:
         address = egl.eglGetProcAddress(name)
         if not address:
             raise OSError(f"this EGL has no {name.decode()}")
@@ -44,9 +45,15 @@ def cuda_devices() -> list[int | None]:
 
 def main() -> None:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    found = cuda_devices()
+    try:
+        found = cuda_devices()
+    except OSError as error:
+        raise SystemExit(f"EGL names no devices here: {error}") from None
     if len(sys.argv) > 1:
-        print(found.index(int(sys.argv[1])))
+        there = {str(number): k for k, number in enumerate(found)}
+        if sys.argv[1] not in there or sys.argv[1] == "None":
+            raise SystemExit(f"none of {len(found)} EGL devices is CUDA device {sys.argv[1]}")
+        print(there[sys.argv[1]])
     else:
         print("\n".join(f"EGL device {k}: CUDA device {n}" for k, n in enumerate(found)))
 

@@ -99,7 +99,7 @@ class Run:
         from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
         from rlprof.overlap.quota.levels import distinct
 
-        chosen = sorted({*map(int, (self.args.levels or "").split(",")), 100}) if self.args.levels else []
+        chosen = sorted({*self.args.levels, 100}) if self.args.levels else []
         if not self.gpu.cuda:  # in tests, without SMs
             return distinct((p, p) for p in chosen or range(10, 101, 10))
         step = min(math.gcd(*chosen), 50) if chosen else self.args.level_step
@@ -402,6 +402,16 @@ def _spread(times: Sequence[float]) -> float | None:
     return high - low
 
 
+def _percentages(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if not all(1 <= percent <= 100 for percent in found):
+        raise argparse.ArgumentTypeError(f"percentages of 1 to 100, with commas between, not {text!r}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     workload_options(parser, "mujoco_warp")
@@ -421,7 +431,7 @@ def main() -> None:
     )
     add("--at-once", type=int, default=8, help="most processes at the same time, beside that with all SMs")
     add("--anyway", action="store_true", help="measure the range also where the simulator waits")
-    add("--levels", help="percentages, and 100, in place of all")
+    add("--levels", type=_percentages, help="percentages, and 100, in place of all")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
     add("--name", default="", help="added to the name of the result")
     args = parser.parse_args()

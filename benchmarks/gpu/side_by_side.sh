@@ -22,9 +22,13 @@ run() { # of GPU $1
   SECONDS_IN_ALL=$(left) CUDA_VISIBLE_DEVICES=$k MUJOCO_EGL_DEVICE_ID=$egl SET=${!set:-} MORE=${!more:-} NAME=${!name:-_$k} GRAPH=${!graph:-} \
     taskset -c $(( k * half ))-$(( k * half + half - 1 )) bash benchmarks/gpu/optimize.sh "$out/$k" libero > "$out/$k.txt" 2>&1
 }
-run 0 & run 1 &
-( sleep 60; nvidia-smi; ) > "$out/processes.txt" 2>&1 &
-wait
+: > "$out/0.txt"; : > "$out/1.txt"
+run 0 & pids=($!)
+run 1 & pids+=($!)
+( for (( s = 0; s < 60; s++ )); do kill -0 "${pids[@]}" || exit; sleep 1; done; nvidia-smi; ) > "$out/processes.txt" 2>&1 & # while both run
+failed=0
+for k in 0 1; do wait "${pids[k]}" || failed=1; done
 for k in 0 1; do echo "== GPU $k"; grep -v '^   *LEFT OUT' "$out/$k.txt" | tail -n "${SHOWN:-45}" | cut -c1-420; done
 echo "== processes by GPU and kind"; grep -E ' (C|G|C\+G|M\+C) ' "$out/processes.txt" | awk '{print $2, $6}' | sort | uniq -c
 rm -f "$out"/[01].txt; ls -la "$out"/*; echo "== all: $SECONDS s"
+exit $failed

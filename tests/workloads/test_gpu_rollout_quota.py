@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,57 @@ def test_where_no_process_starts_the_reason_is_said_once_and_nothing_is_placed(t
     done = place_rose.place([out], checkout(tmp_path / "checkout"))
     assert not done.files
     assert "the device was lost" in next(iter(done.refused.values()))
+
+
+QUOTAS: dict[str, Any] = {
+    "pair": {"earlier": "rollout", "later": "simulator", "earlier_ready_s": 0.1, "later_ready_s": 0.3},
+    "search": {"trials": [{"setting": 100, "amount": 132, "time_s": 0.3}]},
+    "sweep": [{"setting": 52, "amount": 68, "time_s": 0.2}],
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "wrong"),
+    [
+        (None, ""),
+        (lambda q: q["pair"].pop("later"), "KeyError"),
+        (lambda q: q["pair"].update(later_ready_s=None), "TypeError"),
+        (lambda q: q["search"]["trials"][0].pop("setting"), "KeyError"),
+        (lambda q: q["search"].update(trials=None), "TypeError"),
+        (lambda q: q["sweep"].append("sixty"), "TypeError"),
+        (lambda q: q["sweep"][0].update(time_s=-1), "ValueError: trial of all took -1 s"),
+    ],
+)
+def test_a_damaged_result_is_not_placed_where_all_tables_would_fail(
+    tmp_path: Path, damage: Callable[[Any], Any] | None, wrong: str
+) -> None:
+    quotas = json.loads(json.dumps(QUOTAS))
+    if damage is not None:
+        damage(quotas)
+    document = {
+        "command": "rollout_quota",
+        "config": {"simulator": "mujoco_warp", "policy": "pi0", "envs": 4},
+        "machine": {},
+        "steps": {},
+        "quotas": quotas,
+    }
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "rollout_quota_mujoco_warp.json").write_text(json.dumps(as_on_a_gpu(document)))
+    done = place_rose.place([out], tmp_path / "checkout")
+    if wrong:
+        assert not done.files
+        assert f"it is not complete: {wrong}" in next(iter(done.refused.values()))
+    else:
+        assert len(done.files) == 1
+
+
+@pytest.mark.parametrize("levels", ["abc", "0", "101", "50,,", "-5", ""])
+def test_levels_that_are_none_are_refused_before_anything_starts(tmp_path: Path, levels: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu.rollout_quota", "--out", str(tmp_path / "o"), *SIZES]
+    done = subprocess.run(
+        [*command, f"--levels={levels}"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "argument --levels: percentages of 1 to 100, with commas between" in done.stderr
+    assert not (tmp_path / "o").exists()

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rlprof.errors import RlprofError
+from rlprof.interrupts import postponed
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
     NUMBERS,
@@ -213,11 +215,12 @@ class RolloutProcess:
 
     def close(self) -> None:
         """End the process; once is enough."""
-        if self._broken is None:
-            with suppress(RolloutError), self._lock:
-                self._process.send({"call": "close"})
-                self._answer("close", min(self.timeout_s, 5.0))
-        self._end("it was closed")
+        try:
+            if self._broken is None:
+                with suppress(RolloutError), self._lock:
+                    self._exchange({"call": "close"}, min(self.timeout_s, 5.0))
+        finally:
+            self._end("it was closed")
 
     # messages ----------------------------------------------------------------------------------------------
 
@@ -265,23 +268,29 @@ class RolloutProcess:
             if self._failure is not None:
                 kind, hint = type(self._failure), self._failure.hint or hint
             raise kind(f"the rollout's process is no more: {self._broken}", hint=hint)
-        self._process.send({"call": call, **values})
-        answer = self._answer(call, self.timeout_s)
+        answer = self._exchange({"call": call, **values}, self.timeout_s)
         self.refused, self.compile_refused = answer.get("refused"), answer.get("compile_refused")
         return answer
 
-    def _answer(self, call: str, limit_s: float) -> dict[str, Any]:
-        connection, interruption = self._process.connection, None
-        try:
+    def _exchange(self, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """Send an order and take its answer: one that nobody takes would be that to the next call.
+
+        An interruption waits for the answer; a second one, or whatever else comes between, ends the process.
+        """
+        with postponed():
             try:
-                there = connection.poll(limit_s)
-            except KeyboardInterrupt as caught:  # an answer that nobody takes would be that to the next call
-                interruption = caught
-                try:
-                    there = connection.poll(limit_s)
-                except KeyboardInterrupt:  # again
-                    self._end(f"{call} was interrupted")
-                    raise
+                self._process.send(order)
+                return self._answer(order["call"], limit_s)
+            except RlprofError:
+                raise
+            except BaseException:
+                self._end(f"{order['call']} was interrupted")
+                raise
+
+    def _answer(self, call: str, limit_s: float) -> dict[str, Any]:
+        connection = self._process.connection
+        try:
+            there = connection.poll(limit_s)
             if not there:
                 error: RolloutError = RolloutTimeoutError(
                     f"the rollout's process did not answer to {call} within {limit_s:g} s and was ended",
@@ -297,8 +306,6 @@ class RolloutProcess:
             )
             self._fail(error)
             raise error from None
-        if interruption is not None:
-            raise interruption
         if "error" in answer:
             kind = getattr(errors, answer["error"], RolloutError)
             raise kind(f"the rollout's process: {answer['what']}", hint=answer["hint"])

@@ -211,7 +211,7 @@ def main(descriptor: int) -> None:
         shared = blocks.arrays(memory, layout(spec, worker.policy.spec, weights_bytes))
         os.close(memory)
         _serve(connection, worker, shared)
-    except (EOFError, OSError):
+    except (EOFError, ConnectionError):  # the driver is gone
         return
 
 

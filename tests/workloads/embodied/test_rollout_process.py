@@ -32,6 +32,7 @@ from rlprof.workloads.embodied.offload import tensors_of
 from rlprof.workloads.embodied.rollout_process import RolloutProcess
 from rlprof.workloads.embodied.trainer import Trainer
 from tests.workloads.embodied.made import small
+from tests.workloads.embodied.simulators.test_processes import interrupted_after_sending
 from tests.workloads.embodied.test_failures import served
 
 torch = pytest.importorskip("torch")
@@ -298,3 +299,25 @@ def test_what_is_changed_or_swapped_has_another_digest(data: st.DataObject) -> N
 def test_its_phases_cannot_be_wrapped(trainer: Trainer) -> None:
     with pytest.raises(ConfigurationError, match="a process of its own"):
         wrap_trainer(trainer)
+
+
+def test_an_interruption_between_an_order_and_its_answer_does_not_part_them(own: Trainer) -> None:
+    """Another answer than the one asked for would go unnoticed: both have the same shape."""
+    rollout: Any = own.rollout
+    seen = own.env.bootstrap_step(GlobalStep(0), 0)
+    first, second = (rollout.predict(seen, GlobalStep(0), 0, chunk).actions for chunk in (0, 1))
+    assert not equal_bits(first, second)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted_after_sending(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            rollout.predict(seen, GlobalStep(0), 0, 0)
+    for _ in range(2):
+        assert equal_bits(rollout.predict(seen, GlobalStep(0), 0, 1).actions, second)
+        assert equal_bits(rollout.predict(seen, GlobalStep(0), 0, 0).actions, first)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted_after_sending(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            rollout.predict(seen, GlobalStep(0), 0, 0)
+    with pytest.raises(RolloutError, match="predict was interrupted"):
+        rollout.predict(seen, GlobalStep(0), 0, 0)
+    assert gone(rollout.process_id)

@@ -84,7 +84,7 @@ class LiberoPainter:
         """
         rows = noise.rows(self.spec.envs, samples)
         frames = views[:, 0].astype(np.int64)
-        every = views[:, 1:].reshape(len(rows), -1, VIEW)
+        every = views[:, 1:].reshape(len(rows), views.shape[1] // VIEW, VIEW)
         return paint(self._painter, self.spec, rows, self._task[rows], frames, every)
 
     def close(self) -> None:

@@ -151,6 +151,7 @@ class Painter:
         """Draw environments, in this order; of those that go to the same place the last one stays."""
         waiting: list[Array] = []  # for their images, which are in the sheet of the current GL context
         sheet: Sheet | None = None
+        self._current = None  # another painter of this thread may have drawn since, or this one failed
         for picture in pictures:
             key = (picture.row, picture.task)
             place = self._places[key if key in self._places else (-1, picture.task)]
@@ -180,12 +181,14 @@ class Painter:
                 hidden = self._visible[picture.task].hidden(data, camera)
                 groups = model.geom_group[hidden]
                 model.geom_group[hidden] = 0  # which is not shown
-            # all of it for each camera: a light goes along with it
-            mujoco.mjv_updateScene(
-                model, data, self._look, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL, place.scene
-            )
-            if self.sparing:
-                model.geom_group[hidden] = groups
+            try:
+                # all of it for each camera: a light goes along with it
+                mujoco.mjv_updateScene(
+                    model, data, self._look, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL, place.scene
+                )
+            finally:
+                if self.sparing:
+                    model.geom_group[hidden] = groups
             mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, place.context)
             mujoco.mjr_render(whole, place.scene, place.context)
             if self.at_once:
@@ -221,7 +224,7 @@ class Painter:
             context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
             if sheet is None:
                 sheet = Sheet(context, rows=rows, cameras=self._cameras, size=self._size)
-            scene = mujoco.MjvScene(model, maxgeom=1000)
+            scene = mujoco.MjvScene(model, maxgeom=1000 + model.ngeom)  # others: sites, tendons
             self._places[row, task] = _Place(gl, context, scene, sheet)
 
 

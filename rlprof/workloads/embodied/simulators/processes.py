@@ -12,14 +12,16 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
+from rlprof.errors import RlprofError
+from rlprof.interrupts import postponed
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
     Array,
@@ -38,6 +40,9 @@ from rlprof.workloads.embodied.errors import (
 )
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
+
+#: Of a step's answer.
+_REWARD = ("rewards", "dones", "success")
 
 
 class SimulatorProcesses:
@@ -125,39 +130,34 @@ class SimulatorProcesses:
 
     def reset(self, step: GlobalStep, epoch: int, samples: Samples = None) -> Observation:
         """Begin new episodes."""
-        return self._observation(self._reset(step, epoch, samples))
+        return self._observed(self._call("reset", samples, self._seen, step=step.index, epoch=epoch))
 
     def reset_views(
         self, step: GlobalStep, epoch: int, samples: Samples = None
     ) -> tuple[Observation, Floats]:
         """Begin new episodes; besides what there is to draw, shape (batch, view_dim), for `paint`."""
-        parts = self._reset(step, epoch, samples)
-        return self._observation(parts), self._gather(parts, "views")
-
-    def _reset(self, step: GlobalStep, epoch: int, samples: Samples) -> list[tuple[ServedProcess, Array]]:
-        return self._call("reset", samples, step=step.index, epoch=epoch)
+        names = (*self._seen, "views")
+        found = self._call("reset", samples, names, step=step.index, epoch=epoch)
+        return self._observed(found), found["views"]
 
     def step(self, actions: Floats, samples: Samples = None) -> StepResult:
         """Carry out a chunk of actions, shape (batch, chunk_steps, action_dim)."""
-        return self._result(self._call("step", samples, {"actions": actions}))
+        found = self._call("step", samples, (*self._seen, *_REWARD), {"actions": actions})
+        return StepResult(self._observed(found), *(found[name] for name in _REWARD))
 
     def step_views(self, actions: Floats, samples: Samples = None) -> tuple[StepResult, Floats]:
         """Carry out a chunk of actions; besides what there is to draw, as of `reset_views`."""
-        parts = self._call("step", samples, {"actions": actions})
-        return self._result(parts), self._gather(parts, "views")
-
-    def _result(self, parts: list[tuple[ServedProcess, Array]]) -> StepResult:
-        rewards, dones, success = (self._gather(parts, k) for k in ("rewards", "dones", "success"))
-        return StepResult(self._observation(parts), rewards, dones, success)
+        found = self._call("step", samples, (*self._seen, *_REWARD, "views"), {"actions": actions})
+        return StepResult(self._observed(found), *(found[name] for name in _REWARD)), found["views"]
 
     def physics(self, actions: Floats, samples: Samples = None) -> None:
         """Move the environments."""
-        self._call("physics", samples, {"actions": actions})
+        self._call("physics", samples, given={"actions": actions})
 
     def reward(self, samples: Samples = None) -> tuple[Floats, Array, Array]:
         """Rewards of the last chunk, dones, success so far."""
-        parts = self._call("reward", samples)
-        return self._gather(parts, "rewards"), self._gather(parts, "dones"), self._gather(parts, "success")
+        found = self._call("reward", samples, _REWARD)
+        return found["rewards"], found["dones"], found["success"]
 
     def auto_reset(self, samples: Samples = None) -> None:
         """Begin new episodes where one has ended, if set to."""
@@ -165,16 +165,16 @@ class SimulatorProcesses:
 
     def render(self, samples: Samples = None) -> Observation:
         """What the policy sees now."""
-        return self._observation(self._call("render", samples))
+        return self._observed(self._call("render", samples, self._seen))
 
     def render_views(self, samples: Samples = None) -> tuple[Observation, Floats]:
         """What the policy sees now; besides what there is to draw, as of `reset_views`."""
-        parts = self._call("render", samples)
-        return self._observation(parts), self._gather(parts, "views")
+        found = self._call("render", samples, (*self._seen, "views"))
+        return self._observed(found), found["views"]
 
     def paint(self, views: Floats, samples: Samples = None) -> Array:
         """Draw what views say; images of shape (batch, cameras, height, width, 3)."""
-        return self._gather(self._call("paint", samples, {"views": views}), "images")
+        return self._call("paint", samples, ("images",), {"views": views})["images"]
 
     def state_dict(self) -> dict[str, Array]:
         """All that the environments are, in the order of the whole batch."""
@@ -199,7 +199,7 @@ class SimulatorProcesses:
         """End the processes; once is enough. A call of another thread is waited for, unless interrupted."""
         try:
             if self._broken is None:
-                with suppress(SimulatorError), self._lock:
+                with suppress(SimulatorError), self._lock, self._exchange("close"):
                     for process in self._processes:
                         process.send({"call": "close"})
                     self._answers(self._processes, "close", min(self.timeout_s, 5.0))
@@ -219,38 +219,48 @@ class SimulatorProcesses:
     # messages ----------------------------------------------------------------------------------------------
 
     def _call(
-        self, call: str, samples: Samples, given: Mapping[str, Array] | None = None, **arguments: int
-    ) -> list[tuple[ServedProcess, Array]]:
-        """Have every process do its part; each with the positions of its rows in the batch."""
+        self,
+        call: str,
+        samples: Samples,
+        wanted: Sequence[str] = (),
+        given: Mapping[str, Array] | None = None,
+        **arguments: int,
+    ) -> dict[str, Array]:
+        """Have every process do its part; copies of the arrays that are wanted of its answer.
+
+        They are made before another thread's call may write its own answer in their place.
+        """
         rows, given = noise.rows(self.spec.envs, samples), given or {}
         for name, array in given.items():
-            wanted = (len(rows), *blocks.layout(self.spec)[name][1][1:])
-            if array.shape != wanted:
-                raise SimulatorError(f"{name} of shape {array.shape} for environments that take {wanted}")
+            shape = (len(rows), *blocks.layout(self.spec)[name][1][1:])
+            if array.shape != shape:
+                raise SimulatorError(f"{name} of shape {array.shape} for environments that take {shape}")
         with self._lock:
             self._check()
-            parts = []
-            for process in self._processes:
-                at = np.flatnonzero(self._worker_of[rows] == process.number)
-                if not len(at):
-                    continue
-                process.shared["rows"][: len(at)] = self._row_of[rows[at]]
-                for name, array in given.items():
-                    process.shared[name][: len(at)] = array[at]
-                process.send({"call": call, "count": len(at), **arguments})
-                parts.append((process, at))
-            self._answers([p for p, _ in parts], call, self.timeout_s)
-        return parts
+            parts = [(p, np.flatnonzero(self._worker_of[rows] == p.number)) for p in self._processes]
+            parts = [(process, at) for process, at in parts if len(at)]
+            for process, at in parts:
+                if len(at) > (most := len(process.shared["rows"])):
+                    raise SimulatorError(f"{len(at)} rows for {self._name(process)}, which takes {most}")
+            with self._exchange(call):
+                for process, at in parts:
+                    process.shared["rows"][: len(at)] = self._row_of[rows[at]]
+                    for name, array in given.items():
+                        process.shared[name][: len(at)] = array[at]
+                    process.send({"call": call, "count": len(at), **arguments})
+                self._answers([p for p, _ in parts], call, self.timeout_s)
+            return {name: self._gather(parts, name) for name in wanted}
 
     def _all(self, call: str, data: Sequence[dict[str, Array]] = (), reads: bool = False) -> list[Any]:
         self._check()
-        for process in self._processes:
-            process.send({"call": call})
-            if data:
-                stream = io.BytesIO()
-                np.savez(stream, **data[process.number])  # type: ignore[arg-type]
-                process.connection.send_bytes(stream.getvalue())
-        answers = self._answers(self._processes, call, self.timeout_s, reads=reads)
+        with self._exchange(call):
+            for process in self._processes:
+                process.send({"call": call})
+                if data:
+                    stream = io.BytesIO()
+                    np.savez(stream, **data[process.number])  # type: ignore[arg-type]
+                    process.connection.send_bytes(stream.getvalue())
+            answers = self._answers(self._processes, call, self.timeout_s, reads=reads)
         if not reads:
             return []
         sent = (io.BytesIO(answers[p.number]["sent"]) for p in self._processes)
@@ -265,27 +275,33 @@ class SimulatorProcesses:
                 kind, hint = type(self._failure), self._failure.hint or hint
             raise kind(f"the simulator is no more: {self._broken}", hint=hint)
 
+    @contextmanager
+    def _exchange(self, call: str) -> Iterator[None]:
+        """From orders to their answers: an answer that nobody takes would be that to the next call.
+
+        An interruption waits for the answers; a second one, or whatever else comes between, ends them all.
+        """
+        with postponed():
+            try:
+                yield
+            except RlprofError:
+                raise
+            except BaseException:
+                self._end(f"{call} was interrupted")
+                raise
+
     def _answers(
         self, processes: Sequence[ServedProcess], call: str, limit_s: float, *, reads: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Wait for all, and for what they send with it (`reads`).
 
-        The first error, or an interruption, is raised after all have answered, so that none is left in the
-        middle: an answer that nobody takes would be that to the next call. A second interruption ends them.
+        The first error is raised after all have answered, so that none is left in the middle.
         """
-        interruption: KeyboardInterrupt | None = None
         until = time.monotonic() + limit_s
         waiting: dict[Any, ServedProcess] = {p.connection: p for p in processes}
         answers: dict[int, dict[str, Any]] = {}
         while waiting:
-            try:
-                ready = wait(list(waiting), max(0.0, until - time.monotonic()))
-            except KeyboardInterrupt as error:
-                if interruption is not None:
-                    self._end(f"{call} was interrupted")
-                    raise
-                interruption = error
-                continue
+            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
             if not ready:
                 slow = next(iter(waiting.values()))
                 failure: SimulatorError = SimulatorTimeoutError(
@@ -308,8 +324,6 @@ class SimulatorProcesses:
                     )
                     self._fail(failure)
                     raise failure from None
-        if interruption is not None:
-            raise interruption
         for process in processes:
             answer = answers[process.number]
             if "error" in answer:
@@ -333,12 +347,15 @@ class SimulatorProcesses:
                 process.end()
 
     def _gather(self, parts: list[tuple[ServedProcess, Array]], name: str) -> Array:
-        first = parts[0][0].shared[name]
+        first = self._processes[0].shared[name]
         whole = np.empty((sum(len(at) for _, at in parts), *first.shape[1:]), first.dtype)
         for process, at in parts:
             whole[at] = process.shared[name][: len(at)]
         return whole
 
-    def _observation(self, parts: list[tuple[ServedProcess, Array]]) -> Observation:
-        images = self._gather(parts, "images") if self.spec.cameras else None
-        return Observation(self._gather(parts, "state"), images, self._gather(parts, "task"))
+    @property
+    def _seen(self) -> tuple[str, ...]:
+        return ("state", "task", "images") if self.spec.cameras else ("state", "task")
+
+    def _observed(self, found: Mapping[str, Array]) -> Observation:
+        return Observation(found["state"], found.get("images"), found["task"])

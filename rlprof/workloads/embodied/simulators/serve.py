@@ -50,7 +50,7 @@ def main(descriptor: int) -> None:
         shared = blocks.arrays(memory, simulator.spec)
         os.close(memory)
         _serve(connection, simulator, shared)
-    except (EOFError, OSError):
+    except (EOFError, ConnectionError):  # the driver is gone
         return
 
 

@@ -79,14 +79,27 @@ class ServedProcess:
             self.connection.send_bytes(json.dumps(order).encode())
 
     def share(self, spec: SimulatorSpec | blocks.Layout) -> None:
-        """Make the block and hand it to the process."""
-        memory = blocks.make(spec)
+        """Make the block and hand it to the process.
+
+        Raises
+        ------
+        SimulatorError
+            If there is not enough memory.
+        """
         try:
-            with socket.socket(fileno=os.dup(self.connection.fileno())) as way:
-                socket.send_fds(way, [b"."], [memory])
-            self.shared = blocks.arrays(memory, spec)
-        finally:
-            os.close(memory)
+            memory = blocks.make(spec)
+            try:
+                self.shared = blocks.arrays(memory, spec)
+                with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as way:
+                    socket.send_fds(way, [b"."], [memory])  # as of `send`
+            finally:
+                os.close(memory)
+        except OSError as error:
+            raise SimulatorError(
+                f"there are no {blocks.size_bytes(spec):,} bytes of memory to share with a process"
+                f" ({error.strerror or error})",
+                hint="make room, raise the limit (ulimit), or use fewer environments",
+            ) from error
 
     def how_it_ended(self) -> str:
         """Exit code or signal, and the last line that it wrote."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import os
 import time
 
@@ -38,6 +40,12 @@ class Faulty:
             until = time.monotonic() + 2.0
             while time.monotonic() < until:
                 pass
+        if self.how == "no memory":
+
+            def refuse(*_: object) -> None:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+            mmap.mmap = refuse  # type: ignore[assignment,misc]
         if self.how == "hangs":
             time.sleep(600)
 

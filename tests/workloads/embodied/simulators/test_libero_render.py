@@ -77,6 +77,8 @@ else:
         d = np.random.default_rng(k)
         places = ((d.uniform(0.05, 0.3), *d.uniform(-3, 3, 2), d.uniform(0, 3)) for _ in range(40))
         balls = "".join(ball % (*place, *d.random(3)) for place in places)
+        if k == 1:  # more than a scene of MuJoCo holds if it is not told, and all out of sight
+            balls += '<geom type="box" size="0.01 0.01 0.01" pos="0 -9 1" group="1"/>' * 1000
         text = source.replace("SHAPE", shapes[k]).replace("BALLS", balls)
         return mujoco.MjModel.from_xml_string(text.replace("CAST", "true" if k == 0 else "false"))
     def make():
@@ -151,6 +153,68 @@ def test_nor_does_it_with_tasks_of_libero(backend: str) -> None:
     found = told(CODE, backend, "libero", "64", json.dumps(some))
     assert [equal for equal, *_ in found] == [True] * len(some)
     assert all(images == wanted for _, images, wanted, _ in found)
+
+
+#: Two painters take turns, and every call of GL and MuJoCo fails once; the last line: what came out.
+FAILING = """
+import json, sys
+import numpy as np
+from rlprof.workloads.embodied.simulators import libero_render
+from rlprof.workloads.embodied.simulators.libero_render import Painter, Picture, choose_gl
+choose_gl("egl")
+try:
+    import mujoco
+    mujoco.gl_context.GLContext(8, 8).free()
+except Exception as error:
+    print(json.dumps(f"{type(error).__name__}: {error}"))
+    raise SystemExit
+text = sys.argv[1].replace("SHAPE", "box").replace("CAST", "false")
+balls = '<geom size="0.2" pos="%d 0.5 0.5" group="1"/><geom size="0.2" pos="%d -3 1" group="1"/>'
+models = [mujoco.MjModel.from_xml_string(text.replace("BALLS", balls % (k, k))) for k in range(2)]
+before = [model.geom_group.copy() for model in models]
+painters = [Painter({0: model}, cameras=2, image=33, shadows=False) for model in models]
+views = np.random.default_rng(0).uniform(0, 1, (9, 3))
+def draw(which):
+    out = np.zeros((9, 2, 33, 33, 3), np.uint8)
+    painters[which].paint([Picture(k, 0, views[k], out[k]) for k in range(9)])
+    return out
+class Failing:
+    def __init__(self, inner, call):
+        self.inner, self.call, self.left = inner, call, 4
+    def __getattr__(self, name):
+        found = getattr(self.inner, name)
+        if name != self.call:
+            return found
+        def fails(*values):
+            self.left -= 1
+            if not self.left:
+                raise RuntimeError("the device was lost")
+            return found(*values)
+        return fails
+draw(0), draw(1)  # MuJoCo's first image of all is another one
+first = [draw(0), draw(1)]
+found = {"both": not np.array_equal(*first), "turns": np.array_equal(draw(0), first[0])}
+for call in ("mj_kinematics", "mjv_updateScene", "mjr_setBuffer", "mjr_render", "glBlitFramebuffer"):
+    painter = painters[0]
+    owner, name = (painter._places[-1, 0].sheet, "_gl") if call[0] == "g" else (painter, "_mujoco")
+    whole = getattr(owner, name)
+    setattr(owner, name, Failing(whole, call))
+    try:
+        draw(0)
+    except RuntimeError:
+        setattr(owner, name, whole)
+        groups = all(np.array_equal(m.geom_group, b) for m, b in zip(models, before))
+        found[call] = groups and np.array_equal(draw(0), first[0]) and np.array_equal(draw(1), first[1])
+for painter in painters * 2:
+    painter.close()
+print(json.dumps(found))
+"""
+
+
+def test_painters_of_one_thread_take_turns_and_what_failed_leaves_nothing_behind() -> None:
+    found = told(FAILING, MODEL)
+    assert len(found) == 7
+    assert [name for name, fine in found.items() if not fine] == []
 
 
 def test_a_buffer_is_no_larger_than_gl_can_make() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from rlprof.workloads.embodied.errors import (
     SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from rlprof.workloads.embodied.simulators.served import ServedProcess
 from tests.conftest import ROOT
 
 FAULTY = "tests.workloads.embodied.simulators.faulty:Faulty"
@@ -101,6 +105,47 @@ def test_results_do_not_change_with_the_next_call() -> None:
         assert not first.state.any()
 
 
+@pytest.mark.parametrize("call", ["render_views", "reset_views", "step_views", "paint"])
+def test_threads_get_the_answers_to_their_own_calls(call: str) -> None:
+    """Each asks the same processes for other environments; answers lie in the same memory."""
+    make = "tests.workloads.embodied.simulators.viewed:" + ("Drawer" if call == "paint" else "Viewed")
+    wrong: list[Any] = []
+    with SimulatorProcesses(make, 8, workers=2, environment={"PYTHONPATH": str(ROOT)}) as simulator:
+
+        def ask(rows: np.ndarray) -> None:
+            calls: dict[str, Callable[[], Any]] = {
+                "render_views": lambda: simulator.render_views(rows)[1][:, 0],
+                "reset_views": lambda: simulator.reset_views(GlobalStep(0), 0, rows)[0].task,
+                "step_views": lambda: simulator.step_views(np.zeros((3, 2, 3), np.float32), rows)[1][:, 0],
+                "paint": lambda: simulator.paint(np.column_stack([rows, rows]), rows)[:, 0, 0, 0, 0],
+            }
+            for _ in range(400):
+                if not np.array_equal(found := calls[call](), rows):
+                    wrong.append((found, rows))
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=ask, args=(np.array(r),)) for r in ([0, 3, 2], [7, 4, 5])]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+    assert not wrong
+
+
+def test_rows_that_a_process_has_no_room_for_leave_no_answer_for_the_next_call() -> None:
+    with faulty() as simulator:
+        before = simulator.reset(GlobalStep(0), 0)
+        with pytest.raises(SimulatorError, match=r"3 rows for simulator process 1 .*, which takes 2"):
+            simulator.step(ACTIONS, np.array([0, 1, 1, 1]))
+        assert equal_bits(simulator.render(), before)
+        assert simulator.step(ACTIONS[:0], np.array([], dtype=np.int64)).rewards.shape == (0, 2)
+        assert simulator.step(ACTIONS).rewards.shape == (4, 2)
+
+
 def test_an_error_in_a_process_is_raised_here_and_the_simulator_goes_on() -> None:
     with faulty(how="raises", call="step") as simulator:
         with pytest.raises(
@@ -173,6 +218,21 @@ def children() -> set[str]:
         if fields[1] == mine:
             found.add(status.parent.name)
     return found
+
+
+def test_memory_that_is_not_there_is_said_and_leaves_nothing() -> None:
+    before = children()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
+    try:
+        with pytest.raises(SimulatorError, match=r"no \d+ bytes of memory to share .*\(File too"):
+            faulty()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert children() == before
+    with pytest.raises(SimulatorDiedError, match=r"code 1 \(OSError: .*Cannot allocate memory"):
+        faulty(how="no memory", call="make").reset(GlobalStep(0), 0)
+    assert children() == before
 
 
 def test_processes_end_with_their_driver() -> None:
@@ -278,3 +338,37 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next_one(call: str) -> Non
         with pytest.raises(SimulatorError, match=f"{call} was interrupted"):
             simulator.render()
     assert gone(simulator.process_ids)
+
+
+def interrupted_after_sending(patch: pytest.MonkeyPatch, times: int) -> None:
+    """Ctrl-C, not while an answer is waited for but when an order was just sent."""
+    native = ServedProcess.send
+
+    def send(self: ServedProcess, order: dict[str, Any]) -> None:
+        native(self, order)
+        if self.number == 0 and order["call"] != "close":
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    patch.setattr(ServedProcess, "send", send)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interruption_between_an_order_and_its_answer_does_not_part_them(times: int) -> None:
+    with faulty() as simulator:
+        simulator.reset(GlobalStep(0), 0)
+        for call, arguments in (("step", (ACTIONS,)), ("state_dict", ()), ("render", ())):
+            with pytest.MonkeyPatch.context() as patch:
+                interrupted_after_sending(patch, times)
+                with pytest.raises(KeyboardInterrupt):
+                    getattr(simulator, call)(*arguments)
+            if times == 2:
+                break
+        else:
+            assert simulator.state_dict()["count"].tolist() == [1] * 4
+            assert simulator.step(ACTIONS).observation.task.tolist() == [2] * 4
+        if times == 2:
+            with pytest.raises(SimulatorError, match="step was interrupted"):
+                simulator.render()
+            assert gone(simulator.process_ids)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
