@@ -96,10 +96,13 @@ def test_without_scipy_what_was_fitted_is_shown_and_a_fit_says_what_to_install(
     shown = cli("reproduce", "show", "rpeg/fig04")
     assert shown.code == 0, shown.err
     assert "Spearman" in shown.out
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = cli("reproduce", "run", "rpeg/fig04", "--fresh", "--no-notebook", "--out", tmp_path / "out")
     assert result.code == 2
-    assert "fits need scipy. Next: pip install 'rlprof[calibrate]'" in result.err
+    assert re.search(r"fits need scipy .*Next: pip install 'rlprof\[calibrate\]'", result.err)
+    measured = cli("calibrate", "-o", tmp_path / "hw.toml")
+    assert measured.code == 2
+    assert "fits need scipy" in measured.err
+    assert not list(tmp_path.glob("hw*"))  # said before anything was measured
 
 
 def test_ctrl_c_keeps_what_was_computed(

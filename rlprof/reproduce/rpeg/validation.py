@@ -55,14 +55,10 @@ def raw_file(checkout: Path) -> Path:
 
 
 def _rows(path: Path, way: str) -> list[dict[str, Any]]:
-    from importlib.util import find_spec
-
     from rlprof.planning.calibration.calibrate import calibrate
     from rlprof.planning.calibration.raw import read_raw
     from rlprof.planning.hardware_file import hardware_to_document
 
-    if find_spec("scipy") is None:
-        raise ReproduceError("fits need scipy", hint="pip install 'rlprof[calibrate]'")
     measured = read_raw(path)
     fit = calibrate(measured, name="measured", base=None, **WAYS[way])
     rows = _compared(measured, fit.hardware, way)
