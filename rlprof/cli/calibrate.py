@@ -115,6 +115,7 @@ def calibrate(
     called calibrated.
     """
     from rlprof.planning.calibration.calibrate import calibrate as calibration
+    from rlprof.planning.calibration.estimate import need_scipy
     from rlprof.planning.calibration.raw import read_raw
     from rlprof.trace.output import check_free
 
@@ -133,6 +134,7 @@ def calibrate(
             raise UsageError("no output is named", hint="rlprof calibrate -o hw.toml")
         raw = output.with_suffix(".raw.jsonl")
     hardware = _hardware(base)
+    need_scipy()
     if not fit_only:
         interrupted = _measure(raw, devices, limit, quick=quick, operators=compare is not None)
         if interrupted:

@@ -110,6 +110,7 @@ def run(
     folder = out or Path("reproduced") / chosen.name
     if notebook:
         need_papermill()
+    before = _files(folder)
     try:
         with progress_bar() as progress:
             session = begin(
@@ -136,11 +137,19 @@ def run(
         say(f"interrupted: {folder} holds what was computed; the same command goes on from there")
         return 130
     _print(session, comparison, format)
-    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    names = [name for name, written in sorted(_files(folder).items()) if before.get(name) != written]
     if format is Format.TABLE:
         write("")
     say(f"written: {folder}: {', '.join(names)}")
     return 0
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """What lies in a folder, and when it was written: another preset may have left some of it."""
+    if not folder.is_dir():
+        return {}
+    there = [p for p in folder.iterdir() if not p.name.startswith(".")]
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in there}
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def test_a_table_is_computed_compared_and_kept(cli: Cli, tmp_path: Path, little:
     again = cli(*arguments, "--seed", "5", "--format", "json")
     assert again.code == 0, again.err
     assert (out / "stability.smoke.csv").stat().st_mtime_ns == before
+    assert again.err.rstrip().endswith(": table10.comparison.csv")  # what was there is not called written
     document = json.loads(again.out)
     assert document["tables"]["stability"]["seed"] == 5
     assert {"quantity", "unit", "ours", "paper", "difference", "cause"} == set(document["compared"][0])
@@ -83,6 +85,24 @@ def test_without_papermill_the_error_says_what_to_install(
     assert result.code == 2
     assert "pip install 'rlprof[notebook]'" in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_without_scipy_what_was_fitted_is_shown_and_a_fit_says_what_to_install(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)  # as if it were not there
+    shown = cli("reproduce", "show", "rpeg/fig04")
+    assert shown.code == 0, shown.err
+    assert "Spearman" in shown.out
+    result = cli("reproduce", "run", "rpeg/fig04", "--fresh", "--no-notebook", "--out", tmp_path / "out")
+    assert result.code == 2
+    assert re.search(r"fits need scipy .*Next: pip install 'rlprof\[calibrate\]'", result.err)
+    measured = cli("calibrate", "-o", tmp_path / "hw.toml")
+    assert measured.code == 2
+    assert "fits need scipy" in measured.err
+    assert not list(tmp_path.glob("hw*"))  # said before anything was measured
 
 
 def test_ctrl_c_keeps_what_was_computed(

@@ -14,6 +14,7 @@ from rlprof.planning.calibration.estimate import (
     Estimate,
     Residual,
     interval,
+    need_scipy,
     resampled,
     typical_error_frac,
 )
@@ -112,8 +113,10 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If a constant that every hardware file needs was neither measured nor is in the base; says why.
+        If a constant that every hardware file needs was neither measured nor is in the base; says why. If
+        scipy is not installed.
     """
+    need_scipy()
     made = _Making(raw.machine)
     seen = [o for o in observe(raw, *VALIDATED) if operators and split_of(o) == "fit"]
     half = [o for o in seen if alone(o)]

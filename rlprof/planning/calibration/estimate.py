@@ -17,6 +17,22 @@ Vector = NDArray[np.float64]
 ROBUST_FRAC = 0.1
 
 
+def need_scipy() -> None:
+    """Check that constants can be fitted here, before minutes of measuring.
+
+    Raises
+    ------
+    CalibrationError
+        If scipy is not installed.
+    """
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError as error:
+        raise CalibrationError(
+            f"fits need scipy ({error})", hint="pip install 'rlprof[calibrate]'"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """One fitted number.
@@ -93,12 +109,8 @@ def robust_fit(
     CalibrationError
         If scipy is not installed, or no start leads anywhere.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise CalibrationError(
-            f"fits need scipy ({error})", hint="pip install 'rlprof[calibrate]'"
-        ) from error
+    need_scipy()
+    from scipy.optimize import least_squares
 
     def soft_l1(z: Vector) -> Vector:
         return np.asarray(2 * (np.sqrt(1 + z) - 1))

@@ -245,9 +245,10 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
     assert not isinstance(table, Unavailable)
     of = {(r["variant"], r["part"]): r for r in table.iter_rows(named=True) if r["file"] == pair.file}
     part_row = next(r for r in frame.iter_rows(named=True) if r["file"] == pair.file)
+    schedule = pair.before.replace("native", "colocated", 1)
     why = (
         f"{set_up(part_row)}; {part_row['source']}, samples of {1e3 * part_row['period_s']:.3g} ms (the share"
-        f" depends on the period); before: {pair.before}, the best of today's schedules here"
+        f" depends on the period); before: {schedule}, the best of today's schedules here"
     )
     rows: list[Compared] = []
     for part in reversed(PARTS.values()):

@@ -165,7 +165,7 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> dict[str
     from itertools import combinations
     from statistics import fmean
 
-    from scipy.stats import spearmanr
+    import polars as pl
 
     both = list(zip(predicted, measured, strict=True))
     if len(both) < 3:
@@ -173,10 +173,11 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> dict[str
         return dict.fromkeys(("mape", "bias", "spearman", "ordered"), few)
     errors = [p / m - 1 for p, m in both]
     pairs = [(a, b) for a, b in combinations(both, 2) if a[1] != b[1]]
+    table = pl.DataFrame(both, schema=["predicted", "measured"], orient="row")
     return {
         "mape": fmean(map(abs, errors)),
         "bias": fmean(errors),
-        "spearman": float(spearmanr(*zip(*both, strict=True)).statistic),
+        "spearman": float(table.select(pl.corr("predicted", "measured", method="spearman")).item()),
         "ordered": fmean((a[0] > b[0]) == (a[1] > b[1]) for a, b in pairs),
     }
 

@@ -148,6 +148,19 @@ def test_activity_is_compared_with_the_best_schedule_of_the_same_run(tmp_path: P
     assert active["libero: relative improvement"] == pytest.approx(50)
 
 
+def test_the_best_schedule_is_told_of_the_run_that_the_gain_is_of(tmp_path: Path) -> None:
+    faster = made.run()  # another run, without a graph, in which another schedule was the best, and faster
+    faster["iterations"] = [r for r in faster["iterations"] if "+" not in r["variant"]]
+    for row in faster["iterations"]:
+        row["simulator_steps_per_s"] *= 10
+    graph = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 150.0, 0.6)))
+    there = made.checkout(tmp_path, a=faster, b=graph)
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    alone_rows = obtain(alone.study("h200", 0, there), tmp_path / "alone").table.frame
+    compared = schedules.compare({"schedules": frame, "alone": alone_rows}, PAPER)
+    assert [c.ours for c in compared] == ["colocated", pytest.approx(1.5)]
+
+
 @pytest.mark.slow
 def test_a_small_run_on_this_processor(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -96,7 +96,9 @@ def test_a_run_in_which_nothing_paid_has_no_number_after(tmp_path: Path) -> None
     after = found["libero: share of the iteration below 50 %, optimised"]
     assert isinstance(after.ours, Unavailable)
     assert "found nothing that pays" in after.cause
-    assert found["libero: share of the iteration below 50 %, before"].ours == pytest.approx(60)
+    before = found["libero: share of the iteration below 50 %, before"]
+    assert before.ours == pytest.approx(60)
+    assert "before: colocated, the best of today's schedules" in before.cause  # the name of its schedule
 
 
 def test_runs_without_samples_are_no_cases(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_agreement_of_predictions() -> None:
     assert a["bias"] == pytest.approx(0.1 / 3)
     assert (a["spearman"], a["ordered"]) == (pytest.approx(1.0), 1.0)
     swapped = validation.agreement([2.0, 1.0, 3.0], [1.0, 2.0, 3.0])
-    assert swapped["ordered"] == pytest.approx(2 / 3)
+    assert (swapped["spearman"], swapped["ordered"]) == (pytest.approx(0.5), pytest.approx(2 / 3))
+    tied = validation.agreement([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 3.0])
+    assert tied["spearman"] == pytest.approx(8 / 9)  # ranks 1.5 1.5 3 4 against 1 2 3.5 3.5
     assert isinstance(validation.agreement([1.0], [1.0])["mape"], Unavailable)
 
 

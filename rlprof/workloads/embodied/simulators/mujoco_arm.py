@@ -6,9 +6,11 @@ All environments share one model and differ in state; a chunk of actions is one 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,8 @@ class MujocoArm(ArmTask):
         )
         if cameras and "mujoco" not in sys.modules:  # which reads it once
             os.environ.setdefault("MUJOCO_GL", "egl")
+        if cameras:
+            _load_triton_first()
         self._mujoco = _load()
         rollout = need("mujoco.rollout", why="the simulator mujoco_arm")
         self._model = self._mujoco.MjModel.from_xml_string(arm.mjcf(image))
@@ -161,6 +165,17 @@ class MujocoArm(ArmTask):
             self._gl.shutdown()
             self._gl = None
         self._pool.close()
+
+
+def _load_triton_first() -> None:
+    """Import Triton before a GL library, where this process has torch, which imports it sooner or later.
+
+    Triton has an LLVM in it, and so have Mesa's drivers, which draw on a processor: a process that imports it
+    after these were loaded ends with a segmentation fault.
+    """
+    if "torch" in sys.modules:
+        with suppress(ImportError):  # torch for a processor comes without it
+            importlib.import_module("triton")
 
 
 def _load() -> Any:

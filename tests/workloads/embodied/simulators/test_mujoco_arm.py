@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from ctypes.util import find_library
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -197,6 +200,29 @@ def test_without_gl_the_error_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(mujoco, "Renderer", broken)
     with pytest.raises(RenderError, match=r"libEGL.so.1.*Next: install pyopengl and a GL library"):
         MujocoArm(2, cameras=1)
+
+
+def test_triton_is_imported_before_gl_in_a_process_with_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mesa's drivers and Triton have an LLVM each: in the other order the process ends with a signal."""
+    import mujoco
+
+    (tmp_path / "triton.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
+    monkeypatch.delitem(sys.modules, "triton")
+    loaded = []
+
+    def broken(*_args: object) -> None:
+        loaded.append("triton" in sys.modules)
+        raise ImportError("libEGL.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(mujoco, "Renderer", broken)
+    with pytest.raises(RenderError):
+        MujocoArm(2, cameras=1)
+    assert loaded == [True]
 
 
 @pytest.mark.parametrize(
