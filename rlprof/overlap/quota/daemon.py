@@ -76,10 +76,11 @@ def start(gpu: int = 0, *, owner: int | None = None, folder: Path | None = None)
     root = folder or daemons_folder()
     _make(root)
     with _only_one(root):
+        mark = secrets.token_hex(8)
         daemon = Daemon(
             gpu=chosen,
-            folder=_make_folder(chosen, root),
-            mark=secrets.token_hex(8),
+            folder=_make_folder(chosen, root, mark),
+            mark=mark,
             binary=binary,
             visible=visible,
             owner=owner,
@@ -131,18 +132,22 @@ def _make(path: Path) -> None:
         ) from error
 
 
-def _make_folder(gpu: Gpu, root: Path) -> Path:
-    """Make the folder of the daemon of a GPU; there can be one only."""
-    path = root / gpu.uuid[4:12]
+def _make_folder(gpu: Gpu, root: Path, mark: str) -> Path:
+    """Make the folder of a new daemon of a GPU; there can be one only.
+
+    Each has a folder and so sockets of its own: whoever still ends the one before could otherwise tell it to
+    quit, or remove its files.
+    """
+    place = gpu.uuid[4:12]
+    path = root / f"{place}-{mark[:8]}"
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise MpsAbsentError(
             "the path is too long for the sockets of MPS",
             where=path,
             hint="set RLPROF_MPS_FOLDER to a shorter one",
         )
-    _make(path)
     for old in daemons(root):
-        if old.folder != path:
+        if old.gpu.uuid != gpu.uuid:
             continue
         if old.abandoned:
             old.stop(even_with_clients=True)  # its guardian may be at it, or gone too
@@ -151,10 +156,10 @@ def _make_folder(gpu: Gpu, root: Path) -> Path:
                 f"GPU {gpu.ordinal} has an MPS daemon of rlprof already, started {old.started}",
                 hint="use it, or end it: rlprof mps stop",
             )
-        shutil.rmtree(path, ignore_errors=True)
-    _make(path)  # again: a guardian may just have removed it
-    for name in ("pipe", "log"):
-        (path / name).mkdir(mode=0o700, exist_ok=True)
+    for left in root.glob(f"{place}*"):  # of those that ended, or never began: nobody else is starting one
+        shutil.rmtree(left, ignore_errors=True)
+    for made in (path, path / "pipe", path / "log"):
+        _make(made)
     return path
 
 

@@ -10,7 +10,6 @@ daemon. It imports nothing of rlprof.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -49,12 +48,12 @@ def members(folder: str, mark: str) -> list[int]:
     Parameters
     ----------
     folder : str
-        The daemon's.
+        The daemon's own.
     mark : str
         What its processes carry.
     """
     found, parents, wanted = [], dict[int, int](), f"\0{VARIABLE}={mark}\0".encode()
-    written = _written(folder) if _is_of(folder, mark) else None
+    written = _written(folder)
     for name in os.listdir("/proc"):  # noqa: PTH208
         fields = _stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
         if fields is None:
@@ -78,14 +77,6 @@ def askers(folder: str) -> list[int]:
         if wanted in b"\0" + _read(f"/proc/{name}/environ") + b"\0":
             found.append(int(name))
     return found
-
-
-def _is_of(folder: str, mark: str) -> bool:
-    """Whether a folder is that of this daemon: the next one of the same GPU has its own at the same path."""
-    try:
-        return bool(json.loads(_read(os.path.join(folder, STATE)))["mark"] == mark)  # noqa: PTH118
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def _written(folder: str) -> int | None:
@@ -153,7 +144,7 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
         if _gone(folder, mark, 3.0):
             break
     left = members(folder, mark)
-    if not left and _is_of(folder, mark):
+    if not left:
         # one whose process was killed while it asked has nobody who ends it
         until = time.monotonic() + 1.0
         while (waiting := askers(folder)) and time.monotonic() < until:
@@ -161,11 +152,9 @@ def end(binary: str, folder: str, mark: str) -> list[int]:
         for process in waiting:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        aside = f"{folder}.{mark}"  # at once: the next daemon of the GPU may be about to take its place
         with contextlib.suppress(OSError):
-            os.rename(folder, aside)  # noqa: PTH104
-            os.unlink(os.path.join(aside, STATE))  # noqa: PTH108, PTH118
-            shutil.rmtree(aside, ignore_errors=True)
+            os.unlink(os.path.join(folder, STATE))  # noqa: PTH108, PTH118
+        shutil.rmtree(folder, ignore_errors=True)
     return left
 
 

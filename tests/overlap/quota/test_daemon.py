@@ -154,7 +154,7 @@ def test_a_control_program_that_waits_for_words_does_not_outlive_its_daemon(
 
 
 def test_the_next_daemon_is_not_ended_by_the_guardian_of_the_one_before(fake_mps: Path) -> None:
-    """As where a script starts its next step as soon as one was killed: daemons of a GPU share a folder."""
+    """As where a script starts its next step as soon as one was killed."""
     code = PROGRAM.replace("HOW", "time.sleep(60)\nbody()")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -171,6 +171,25 @@ def test_the_next_daemon_is_not_ended_by_the_guardian_of_the_one_before(fake_mps
         assert len(second.processes) == 2
         assert (second.folder / "state.json").exists()
         assert mps_guardian.members("", mark) == []
+
+
+def test_who_ends_a_daemon_late_does_not_end_the_next_one(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guardian that was held up between looking for processes and telling them to quit."""
+    first = start()
+    late = first.processes
+    first.stop()
+    second = start()
+    members = mps_guardian.members
+    looks = [late]
+    monkeypatch.setattr(mps_guardian, "members", lambda *of: looks.pop() if looks else members(*of))
+    assert mps_guardian.end(first.binary, str(first.folder), first.mark) == []
+    assert looks == []
+    assert len(second.processes) == 2
+    assert second.folder.is_dir()
+    second.stop()
+    assert list(fake_mps.iterdir()) == []
 
 
 def test_a_daemon_whose_owner_is_gone_is_not_used(fake_mps: Path) -> None:
