@@ -18,10 +18,14 @@ def _machine(result: dict[str, Any]) -> str:
 
 def _conditions(result: dict[str, Any], source: str) -> str:
     c = result["config"]
+    steps = f"{c['denoise_steps']} denoise steps" if c.get("denoise_steps") else "denoise steps"
+    if c.get("cuda_graph"):
+        steps += " as CUDA graphs"
     return (
         f"{_machine(result)}, {_simulator(c)}: {c['policy']}, {c['algorithm']}, {c['envs']} environments,"
         f" {c['rollout_epochs']} x {c['chunks']} chunks of {c['chunk_steps']} actions, {c['cameras']} cameras"
-        f" of {c['image']} x {c['image']}{', denoise steps as CUDA graphs' if c.get('cuda_graph') else ''}"
+        f" of {c['image']} x {c['image']}{'' if steps == 'denoise steps' else f', {steps}'}"
+        f"{', layers of answers compiled' if c.get('compile_policy') else ''}"
         f"{', prefixes kept for training' if c.get('keep_prefix') else ''}"
         f"{', by a graph with resets ahead' if c.get('reset_ahead') else ''};"
         f" activity by {source}. Variants take turns; the first iteration of each is not counted."

@@ -16,6 +16,7 @@ from rlprof.reproduce.rose.results import (
     order,
     outcome,
     set_up,
+    simulator_of,
 )
 from rlprof.reproduce.rose.schedules import ONE_ROUND, OPTIMISED, WITH_QUOTA, is_todays, iteration_rows
 from rlprof.reproduce.study import Study
@@ -82,7 +83,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     Returns
     -------
     polars.DataFrame or Unavailable
-        ``simulator``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
+        ``workload``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
         ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, in the run with
         fewest), ``active_frac`` (mean), ``bound``, ``bound_by``. Today's schedules are forms too, and the
@@ -105,17 +106,17 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         reference = max(today, key=lambda v: today[v])
         for r in of:
             for form in forms(r):
-                found.setdefault((r["simulator"], form, r["mps"]), []).append(
+                found.setdefault((r["workload"], form, r["mps"]), []).append(
                     (r["steps_per_s"] / today[reference], _called(reference), len(today), r)
                 )
     table = []
-    for (simulator, form, mps), each in found.items():
+    for (workload, form, mps), each in found.items():
         over, active = [e[0] for e in each], [e[3]["active_frac"] for e in each]
         known = [a for a in active if a is not None]
         bounds = [e[3]["bound"] for e in each if e[3]["bound"] is not None]
         table.append(
             {
-                "simulator": simulator,
+                "workload": workload,
                 "form": form,
                 "mps": mps,
                 "over_best": median(over),
@@ -151,12 +152,12 @@ def _called(variant: str) -> str:
     return variant.replace("native", "colocated", 1)
 
 
-def simulators(frame: pl.DataFrame, figure: str) -> list[str]:
-    """Return which simulators stand for the one of a figure; the arm on a processor for any."""
+def workloads(frame: pl.DataFrame, figure: str) -> list[str]:
+    """Return which workloads stand for the one of a figure; the arm on a processor for any."""
     name, usual = WORKLOADS[figure]
-    there = [] if frame.is_empty() else frame["simulator"].unique(maintain_order=True).to_list()
-    fit = [s for s in there if PAPER_SIMULATORS.get(s) == name]
-    return fit or [s for s in there if s == "mujoco_arm"] or [usual]
+    there = [] if frame.is_empty() else frame["workload"].unique(maintain_order=True).to_list()
+    fit = [w for w in there if PAPER_SIMULATORS.get(simulator_of(w)) == name]
+    return fit or [w for w in there if simulator_of(w) == "mujoco_arm"] or [usual]
 
 
 def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Unavailable:
@@ -165,7 +166,7 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
     Returns
     -------
     polars.DataFrame or Unavailable
-        ``form``, ``who`` (a simulator of ours, or the paper's), ``over_best``, ``least`` and ``most`` (null
+        ``form``, ``who`` (a workload of ours, or the paper's), ``over_best``, ``least`` and ``most`` (null
         for the paper's). Unavailable if none of ours ran.
     """
     import polars as pl
@@ -174,13 +175,13 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
     if isinstance(table, Unavailable):
         return table
     rows = []
-    for simulator in simulators(frame, figure):
+    for workload in workloads(frame, figure):
         for form in PRINTED[figure]:
-            row = _form(table, simulator, form)
+            row = _form(table, workload, form)
             if row is not None:
-                rows.append({"who": simulator, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
+                rows.append({"who": workload, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
     if not rows:
-        return Unavailable("; ".join(_missing(frame, s, GRAPH) for s in simulators(frame, figure)))
+        return Unavailable("; ".join(_missing(frame, s, GRAPH) for s in workloads(frame, figure)))
     for form, (series, x) in PRINTED[figure].items():
         value = paper.value(figure, series, x)
         if isinstance(value, float):
@@ -193,19 +194,19 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
     )
 
 
-def _form(table: pl.DataFrame, simulator: str, form: str) -> Row | None:
+def _form(table: pl.DataFrame, workload: str, form: str) -> Row | None:
     for row in table.iter_rows(named=True):
         wanted = form in (MPS, FULL)
-        if (row["simulator"], row["form"], row["mps"]) == (simulator, form, wanted):
+        if (row["workload"], row["form"], row["mps"]) == (workload, form, wanted):
             return row
     return None
 
 
-def _missing(frame: pl.DataFrame, simulator: str, form: str) -> str:
+def _missing(frame: pl.DataFrame, workload: str, form: str) -> str:
     """Why a form has no number."""
-    rows = [] if frame.is_empty() else [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
+    rows = [] if frame.is_empty() else [r for r in frame.iter_rows(named=True) if r["workload"] == workload]
     if not rows:
-        return NOT_STORED.reason if frame.is_empty() else f"no optimisation of {simulator} is stored"
+        return NOT_STORED.reason if frame.is_empty() else f"no optimisation of {workload} is stored"
     if form in (MPS, FULL):
         if not any(r["device"].startswith("cuda") for r in rows):
             return "a processor has no MPS"
@@ -223,18 +224,18 @@ def _missing(frame: pl.DataFrame, simulator: str, form: str) -> str:
 def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
     table = by_form(frame)
     found: list[Compared] = []
-    for simulator in simulators(frame, figure):
+    for workload in workloads(frame, figure):
         values: dict[str, float | None] = {}
         for form, (series, x) in PRINTED[figure].items():
-            row = None if isinstance(table, Unavailable) else _form(table, simulator, form)
+            row = None if isinstance(table, Unavailable) else _form(table, workload, form)
             values[form] = None if row is None else row["over_best"]
             if row is None:
-                missing = why = _missing(frame, simulator, form)
+                missing = why = _missing(frame, workload, form)
             else:
-                missing, why = "", _cause(frame, simulator, row)
+                missing, why = "", _cause(frame, workload, row)
             found.append(
                 Compared(
-                    f"{simulator}: {series}",
+                    f"{workload}: {series}",
                     "1",
                     amount(values[form], missing=missing),
                     paper.value(figure, series, x),
@@ -242,29 +243,27 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
                 )
             )
         if figure == "fig14b":
-            found.append(_first_share(frame, simulator, values, paper))
+            found.append(_first_share(frame, workload, values, paper))
     return found
 
 
 def _first_share(
-    frame: pl.DataFrame, simulator: str, values: Mapping[str, float | None], paper: Paper
+    frame: pl.DataFrame, workload: str, values: Mapping[str, float | None], paper: Paper
 ) -> Compared:
     one, two = values[ONE], values[GRAPH]
-    share, why = None, _missing(frame, simulator, GRAPH)
+    share, why = None, _missing(frame, workload, GRAPH)
     if one and two:
         saved = 1 - 1 / two  # of an iteration under the reference
         share = (1 - 1 / one) / saved if saved > 0 else None
-        ended = {
-            r["ended"] for r in frame.iter_rows(named=True) if r["simulator"] == simulator and r["ended"]
-        }
+        ended = {r["ended"] for r in frame.iter_rows(named=True) if r["workload"] == workload and r["ended"]}
         why = "; ".join(sorted(ended)) if share is not None else "no time was saved"
     printed = paper.value("fig14b", FIRST_SHARE, "LIBERO, pi0.5")
-    return Compared(f"{simulator}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
+    return Compared(f"{workload}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
 
 
-def _cause(frame: pl.DataFrame, simulator: str, row: Row) -> str:
+def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
     """What differs from the paper's set-up, what is compared with, and what became of the quota."""
-    of = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator and r["mps"] == row["mps"]]
+    of = [r for r in frame.iter_rows(named=True) if r["workload"] == workload and r["mps"] == row["mps"]]
     text = (
         f"{set_up(of[-1])}; over {row['reference']}, the"
         f" {'best' if row['todays'] > 1 else 'only one'} of today's schedules in the same run"

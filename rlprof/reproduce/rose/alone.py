@@ -83,13 +83,13 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
 
 
 def by_workload(frame: pl.DataFrame) -> dict[tuple[str, bool], dict[str, float]]:
-    """Return seconds by part, of each simulator with and without MPS; of several runs the last one's.
+    """Return seconds by part, of each workload with and without MPS; of several runs the last one's.
 
     Of one day the last is the one whose file comes last.
     """
     found: dict[tuple[str, bool], dict[str, float]] = {}
     for row in sorted(frame.iter_rows(named=True), key=lambda row: str(row["date"])):
-        found.setdefault((row["simulator"], row["mps"]), {})[row["part"]] = row["seconds"]
+        found.setdefault((row["workload"], row["mps"]), {})[row["part"]] = row["seconds"]
     return found
 
 

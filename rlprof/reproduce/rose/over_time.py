@@ -14,10 +14,12 @@ from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
     facts,
+    file_stem,
     optimisation_study,
     order,
     outcome,
     set_up,
+    simulator_of,
 )
 from rlprof.reproduce.rose.samples import LEVELS
 from rlprof.reproduce.rose.schedules import OPTIMISED, WITH_QUOTA, is_todays
@@ -117,7 +119,7 @@ class Pair:
 
     Parameters
     ----------
-    file, simulator : str
+    file, workload : str
         Of the run.
     mps : bool
         It ran under MPS.
@@ -128,7 +130,7 @@ class Pair:
     """
 
     file: str
-    simulator: str
+    workload: str
     mps: bool
     before: str
     after: str | Unavailable
@@ -136,16 +138,16 @@ class Pair:
     @property
     def label(self) -> str:
         """The run, for people."""
-        return f"{self.simulator}{', MPS' if self.mps else ''}"
+        return f"{self.workload}{', MPS' if self.mps else ''}"
 
     @property
     def stem(self) -> str:
         """The run, for names of files."""
-        return f"{self.simulator}{'_mps' if self.mps else ''}"
+        return f"{file_stem(self.workload)}{'_mps' if self.mps else ''}"
 
 
 def pairs(frame: pl.DataFrame) -> list[Pair]:
-    """Return what to show of each run; the last run of each simulator, without MPS and with it."""
+    """Return what to show of each run; the last run of each workload, without MPS and with it."""
     found: dict[tuple[str, bool], Pair] = {}
     if frame.is_empty():
         return []
@@ -164,7 +166,7 @@ def pairs(frame: pl.DataFrame) -> list[Pair]:
         after: str | Unavailable = wanted
         if wanted not in rates:
             after = Unavailable(f"no optimised order ran: {first['ended'] or 'none was searched'}")
-        key = first["simulator"], first["mps"]
+        key = first["workload"], first["mps"]
         found[key] = Pair(file, *key, before, after)
     return list(found.values())
 
@@ -175,7 +177,7 @@ def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     Returns
     -------
     polars.DataFrame or Unavailable
-        ``file``, ``simulator``, ``mps``, ``variant``, ``part``, ``iterations``, ``seconds`` (of all), and,
+        ``file``, ``workload``, ``mps``, ``variant``, ``part``, ``iterations``, ``seconds`` (of all), and,
         weighted by time, ``active_frac``, ``below_half`` and ``below_most``; ``period_s``.
     """
     import polars as pl
@@ -184,7 +186,7 @@ def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         return NOT_STORED
     seconds = pl.col("seconds")
     known = frame.filter(pl.col("kind") == "part", pl.col("active_frac").is_not_null())
-    return known.group_by("file", "simulator", "mps", "variant", "part", maintain_order=True).agg(
+    return known.group_by("file", "workload", "mps", "variant", "part", maintain_order=True).agg(
         pl.len().alias("iterations"),
         seconds.sum(),
         *((pl.col(c) * seconds).sum() / seconds.sum() for c in ("active_frac", "below_half", "below_most")),
@@ -256,7 +258,7 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
         after = None if isinstance(pair.after, Unavailable) else of.get((pair.after, part))
         missing = pair.after.reason if isinstance(pair.after, Unavailable) else "its activity is not known"
         told = f"{why}; {missing}" if after is None else why
-        name = PAPER_SIMULATORS.get(pair.simulator, "")
+        name = PAPER_SIMULATORS.get(simulator_of(pair.workload), "")
         rows += _rows(
             pair.label,
             part,

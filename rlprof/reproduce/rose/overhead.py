@@ -71,7 +71,7 @@ def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     Returns
     -------
     polars.DataFrame or Unavailable
-        ``file``, ``simulator``, ``mps``, ``net_s``, ``quota_s``, ``of_own_run`` (of 250 iterations of the
+        ``file``, ``workload``, ``mps``, ``net_s``, ``quota_s``, ``of_own_run`` (of 250 iterations of the
         order that was found), ``of_papers_run`` (of 250 iterations of 340 s), ``paid_back_after_iterations``.
     """
     import polars as pl
@@ -80,7 +80,7 @@ def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
         return NOT_STORED
     return frame.select(
         "file",
-        "simulator",
+        "workload",
         "mps",
         "net_s",
         "quota_s",
@@ -119,7 +119,7 @@ def spent_rows(frame: pl.DataFrame, paper: Paper) -> pl.DataFrame | Unavailable:
 def _labelled(frame: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Rows with a name for each run: what it optimised, and its file where several did the same."""
     rows = list(frame.iter_rows(named=True))
-    labels = [f"{r['simulator']}{', MPS' if r['mps'] else ''}" for r in rows]
+    labels = [f"{r['workload']}{', MPS' if r['mps'] else ''}" for r in rows]
     return [
         (f"{label}, {Path(r['file']).stem}" if labels.count(label) > 1 else label, r)
         for label, r in zip(labels, rows, strict=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ MADE_BY = {
     "smoke": "python -m benchmarks.gpu.optimize --out OUT --preset tiny --device cpu --workers 1",
     "h200": "bash benchmarks/gpu/optimize.sh OUT libero (or mujoco_warp) on a GPU",
 }
+#: Actions of a chunk, unless a workload's name says otherwise.
+USUAL_CHUNK = 5
 Document = dict[str, Any]
 #: What a smoke test runs on a processor: what the GPU runs, small.
 SMOKE = (
@@ -225,6 +228,29 @@ def stored_study(
     return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale)
 
 
+def workload(simulator: str, chunk_steps: int) -> str:
+    """Name what is trained, for people: runs of one simulator with other chunks are not compared.
+
+    Parameters
+    ----------
+    simulator : str
+        Its name; the workload's name begins with it, see `simulator_of`.
+    chunk_steps : int
+        Actions of a chunk.
+    """
+    return simulator if chunk_steps == USUAL_CHUNK else f"{simulator}, {chunk_steps} actions a chunk"
+
+
+def simulator_of(workload: str) -> str:
+    """Return the simulator of a workload, given its name."""
+    return workload.partition(",")[0]
+
+
+def file_stem(workload: str) -> str:
+    """Return the name of a workload as part of a file's."""
+    return "_".join(re.findall(r"\w+", workload))
+
+
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
     config, machine = document["config"], document.get("machine", {})
@@ -232,9 +258,12 @@ def facts(file: str, document: Document) -> dict[str, Any]:
     return {
         "file": file,
         "simulator": config["simulator"],
+        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK)),
         "policy": config["policy"],
         "preset": config.get("preset"),
         "envs": config["envs"],
+        "chunk_steps": config.get("chunk_steps", USUAL_CHUNK),
+        "denoise_steps": config.get("denoise_steps"),
         "device": config["device"],
         "gpu": gpu or "none",
         "driver": more.partition(", ")[0] or None,
@@ -266,7 +295,7 @@ def with_run(frame: pl.DataFrame) -> pl.DataFrame:
             said.append(f"{row['workers']} process{'es' if row['workers'] > 1 else ''}")
         said.append(f"MPS {'on' if row['mps'] else 'off'}")
         names[row["file"]] = ", ".join(said)
-        of.setdefault((row["simulator"], names[row["file"]]), []).append(row["file"])
+        of.setdefault((row["workload"], names[row["file"]]), []).append(row["file"])
     for files in of.values():
         for file in files if len(files) > 1 else ():
             names[file] += f" ({file.removesuffix('.json')})"
@@ -321,7 +350,9 @@ def set_up(row: Mapping[str, Any]) -> str:
     gpu, policy = row["gpu"], row["policy"]
     if row.get("preset") in ("exact", "tiny"):
         policy = f"a tiny {policy}"
+    steps = "" if row["denoise_steps"] is None else f" and {row['denoise_steps']} denoise steps"
     return (
         f"another machine and program: {'a processor' if gpu == 'none' else f'one {gpu}'}, {policy} on"
-        f" {row['simulator']} with {row['envs']} environments here; eight GPUs, pi0.5 in RLinf there"
+        f" {row['simulator']} with {row['envs']} environments, chunks of {row['chunk_steps']} actions{steps}"
+        " here; eight GPUs, pi0.5 in RLinf there"
     )

@@ -17,6 +17,7 @@ from rlprof.reproduce.rose.results import (
     on_gpu,
     order,
     set_up,
+    simulator_of,
     with_run,
 )
 from rlprof.reproduce.study import Study
@@ -86,7 +87,7 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``simulator``, ``mps``, ``run`` (its conditions), ``variant``, ``iterations``,
+        ``file``, ``workload``, ``mps``, ``run`` (its conditions), ``variant``, ``iterations``,
         ``steps_per_s`` (median), ``least``, ``most``, ``active_frac`` (mean SM activity), ``differences`` (of
         the semantic record), ``over_best``: throughput over that of the best of today's schedules in the same
         run; null where it ran none.
@@ -95,7 +96,7 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
 
     rate = pl.col("steps_per_s")
     counted = with_run(frame).filter(pl.col("withdrawn").is_null())
-    table = counted.group_by("file", "simulator", "mps", "run", "variant", maintain_order=True).agg(
+    table = counted.group_by("file", "workload", "mps", "run", "variant", maintain_order=True).agg(
         pl.len().alias("iterations"),
         rate.median().alias("steps_per_s"),
         rate.min().alias("least"),
@@ -118,24 +119,24 @@ def _drawn_as(variants: tuple[str, ...]) -> pl.Expr:
     return pl.col("variant").str.split(",").list.first().is_in(variants)
 
 
-def best_schedule(table: pl.DataFrame, simulator: str, file: str | None = None) -> dict[str, Any] | None:
+def best_schedule(table: pl.DataFrame, workload: str, file: str | None = None) -> dict[str, Any] | None:
     """Return the fastest of today's schedules, in one run or without MPS in any; None if none ran."""
     import polars as pl
 
     where = ~pl.col("mps") if file is None else pl.col("file") == file
-    rows = table.filter(pl.col("simulator") == simulator, where, pl.col("variant").is_in(BASELINES))
+    rows = table.filter(pl.col("workload") == workload, where, pl.col("variant").is_in(BASELINES))
     return rows.sort("steps_per_s", descending=True).row(0, named=True) if rows.height else None
 
 
-def variant_row(table: pl.DataFrame, simulator: str, variant: str, *, mps: bool) -> dict[str, Any] | None:
-    """Return one variant of a simulator, of its last run; None if it did not run."""
+def variant_row(table: pl.DataFrame, workload: str, variant: str, *, mps: bool) -> dict[str, Any] | None:
+    """Return one variant of a workload, of its last run; None if it did not run."""
     import polars as pl
 
-    rows = table.filter(pl.col("simulator") == simulator, pl.col("variant") == variant, pl.col("mps") == mps)
+    rows = table.filter(pl.col("workload") == workload, pl.col("variant") == variant, pl.col("mps") == mps)
     return rows.row(-1, named=True) if rows.height else None
 
 
-def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
+def fastest(table: pl.DataFrame, workload: str) -> dict[str, Any] | None:
     """Return a variant, none of today's, that gains most over the best of those in its own run.
 
     Of those with most iterations: one that ran once proves little, and the largest of many is a lucky one.
@@ -143,7 +144,7 @@ def fastest(table: pl.DataFrame, simulator: str) -> dict[str, Any] | None:
     import polars as pl
 
     rows = table.filter(
-        pl.col("simulator") == simulator,
+        pl.col("workload") == workload,
         pl.col("over_best").is_not_null(),
         ~_drawn_as(BASELINES),
     )
@@ -156,22 +157,22 @@ def called(row: Mapping[str, Any]) -> str:
     return f"{row['variant'].replace('native', 'colocated', 1)}{', MPS' if row['mps'] else ''}"
 
 
-def withdrawn(frame: pl.DataFrame, simulator: str) -> str:
+def withdrawn(frame: pl.DataFrame, workload: str) -> str:
     """Say which variants were withdrawn and why; empty if none was."""
     reasons: dict[str, list[str]] = {}
     for row in frame.iter_rows(named=True):
-        if row["simulator"] == simulator and row["withdrawn"]:
+        if row["workload"] == workload and row["withdrawn"]:
             variants = reasons.setdefault(row["withdrawn"], [])
             variants += [row["variant"]] if row["variant"] not in variants else []
     return "".join(f"; withdrawn: {' and '.join(names)}, {why}" for why, names in reasons.items())
 
 
-def cause(frame: pl.DataFrame, simulator: str) -> str:
+def cause(frame: pl.DataFrame, workload: str) -> str:
     """Say what differs from the paper's set-up, and what was withdrawn, from the raw table."""
-    rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
+    rows = [r for r in frame.iter_rows(named=True) if r["workload"] == workload]
     if not rows:
         return ""
-    return set_up(rows[-1]) + withdrawn(frame, simulator)
+    return set_up(rows[-1]) + withdrawn(frame, workload)
 
 
 def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
@@ -192,24 +193,30 @@ def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
     )
 
 
+def _there(frame: pl.DataFrame) -> list[tuple[str, str]]:
+    """Workloads that were measured, and which of the paper's simulators they stand for, in its order."""
+    there = frame["workload"].unique(maintain_order=True).to_list()
+    return [(w, name) for s, name in PAPER_SIMULATORS.items() for w in there if simulator_of(w) == s]
+
+
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 11: the best of today's schedules in the run of the fastest variant, and the gain over that."""
     frame = tables["schedules"]
     table = by_variant(frame)
     rows: list[Compared] = []
-    for simulator, name in PAPER_SIMULATORS.items():
-        most, why = fastest(table, simulator), cause(frame, simulator)
-        best = best_schedule(table, simulator)
+    for workload, name in _there(frame):
+        most, why = fastest(table, workload), cause(frame, workload)
+        best = best_schedule(table, workload)
         if best is None:
             continue
         # what the gain is over: the fastest of another run may be another one
-        best = (best_schedule(table, simulator, most["file"]) if most else None) or best
+        best = (best_schedule(table, workload, most["file"]) if most else None) or best
         ours = best["variant"].replace("native", "colocated")
-        halves = cause_of_halves(tables["alone"], simulator) + withdrawn(frame, simulator)
-        rows.append(Compared(f"{simulator}: best of today's schedules", "", ours, PAPER_BEST[name], halves))
+        halves = cause_of_halves(tables["alone"], simulator_of(workload)) + withdrawn(frame, workload)
+        rows.append(Compared(f"{workload}: best of today's schedules", "", ours, PAPER_BEST[name], halves))
         rows.append(
             Compared(
-                f"{simulator}: fastest variant ({called(most) if most else 'none ran'}) over it",
+                f"{workload}: fastest variant ({called(most) if most else 'none ran'}) over it",
                 "1",
                 amount(most and most["over_best"], missing=NONE),
                 paper.value("fig11", "best over the best RLinf configuration", f"H100, {name}, pi0.5"),
@@ -225,9 +232,9 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
     quantity = "SM activity" if any(d.startswith("cuda") for d in frame["device"]) else "busy cores"
     table = by_variant(frame)
     found: list[Compared] = []
-    for simulator, name in PAPER_SIMULATORS.items():
-        most, why = fastest(table, simulator), cause(frame, simulator)
-        best = best_schedule(table, simulator, most["file"] if most else None)
+    for workload, name in _there(frame):
+        most, why = fastest(table, workload), cause(frame, workload)
+        best = best_schedule(table, workload, most["file"] if most else None)
         if best is None:
             continue
         x = f"pi0.5, {name}"
@@ -235,16 +242,16 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
         printed = [paper.value("table02", s, x) for s in ("SM activity of the baseline", "SM activity")]
         relative = [p for p in printed if isinstance(p, float)]
         found += [
-            Compared(f"{simulator}: {quantity}, {called(best)}", "%", amount(before, 100), printed[0], why),
+            Compared(f"{workload}: {quantity}, {called(best)}", "%", amount(before, 100), printed[0], why),
             Compared(
-                f"{simulator}: {quantity}, {called(most) if most else 'fastest variant'}",
+                f"{workload}: {quantity}, {called(most) if most else 'fastest variant'}",
                 "%",
                 amount(after, 100, NONE),
                 printed[1],
                 why,
             ),
             Compared(
-                f"{simulator}: relative improvement",
+                f"{workload}: relative improvement",
                 "%",
                 amount(None if before is None or after is None else after / before - 1, 100, NONE),
                 100 * (relative[1] / relative[0] - 1),

@@ -132,7 +132,7 @@ def test_runs_under_other_conditions_are_told_apart(tmp_path: Path) -> None:
         "run.json": "MPS off",
         "warp.json": "MPS on",
     }
-    assert not table.select("simulator", "run", "variant").is_duplicated().any()
+    assert not table.select("workload", "run", "variant").is_duplicated().any()
 
 
 def test_activity_is_compared_with_the_best_schedule_of_the_same_run(tmp_path: Path) -> None:

@@ -397,3 +397,42 @@ def test_todays_schedules_are_compared_with_as_they_are_drawn_best(tmp_path: Pat
     found = schedules.fastest(table, "libero")
     assert found is not None
     assert (found["variant"], found["over_best"]) == ("optimised", pytest.approx(1.25))
+
+
+def test_workloads_with_other_chunks_are_not_taken_together(tmp_path: Path) -> None:
+    five = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 130.0, 0.5)))
+    ten = made.optimised(variants=(("native", 200.0, 0.5), ("optimised", 300.0, 0.7)))
+    ten["config"] |= {"chunk_steps": 10, "denoise_steps": 4}
+    there = made.checkout(tmp_path, five=five, ten=ten)
+    longer = "libero, 10 actions a chunk"
+
+    graphs = obtain(ablation.study("h200", 0, there), tmp_path / "graphs").table.frame
+    compared = {c.quantity: c for c in ablation.compare_rounds({"ablation": graphs}, PAPER)}
+    for workload, gain in (("libero", 1.3), (longer, 1.5)):
+        assert compared[f"{workload}: two rounds over Colocated+Pipe"].ours == pytest.approx(gain)
+    cause = compared[f"{longer}: two rounds over Colocated+Pipe"].cause
+    assert "chunks of 10 actions and 4 denoise steps" in cause
+
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "schedules").table.frame
+    table = schedules.by_variant(frame)
+    best = schedules.best_schedule(table, "libero")
+    assert best is not None
+    assert best["steps_per_s"] == 100.0
+    active = {c.quantity: c.ours for c in schedules.compare_activity({"schedules": frame}, PAPER)}
+    assert active[f"{longer}: relative improvement"] == pytest.approx(40)
+    assert active["libero: relative improvement"] == pytest.approx(25)
+
+    spent = obtain(overhead.study("h200", 0, there), tmp_path / "spent").table.frame
+    assert {c.quantity.partition(":")[0] for c in overhead.compare({"overhead": spent}, PAPER)} == {
+        "libero",
+        longer,
+    }
+
+
+@pytest.mark.parametrize("simulator", ["libero", "mujoco_warp"])
+@pytest.mark.parametrize("chunk_steps", [1, 5, 10])
+def test_a_workload_is_named_after_its_simulator(simulator: str, chunk_steps: int) -> None:
+    name = results.workload(simulator, chunk_steps)
+    assert results.simulator_of(name) == simulator
+    assert (name == simulator) == (chunk_steps == 5)
+    assert results.file_stem(name).isidentifier()
