@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import rlprof
+from rlprof.capture.session import capture
 from rlprof.errors import UsageError
 
 
@@ -29,6 +29,6 @@ from rlprof.errors import UsageError
 def test_a_wrong_option_is_named_and_leaves_nothing_behind(
     tmp_path: Path, options: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(UsageError, match=says), rlprof.capture(tmp_path / "run.rlprof", **options):
+    with pytest.raises(UsageError, match=says), capture(tmp_path / "run.rlprof", **options):
         pass
     assert list(tmp_path.iterdir()) == []
