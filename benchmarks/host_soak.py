@@ -20,7 +20,8 @@ from pathlib import Path
 import psutil
 
 import rlprof
-from rlprof.capture.session import Options, Session
+from rlprof.capture.options import Options
+from rlprof.capture.session import Session
 
 PROGRAM = """
 import sys, time, rlprof

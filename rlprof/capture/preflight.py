@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlprof.capture.sampler import FLUSH_NS
+from rlprof.capture.sampler_run import FLUSH_NS
 from rlprof.capture.samplers.base import BACKENDS, LIMITS, Backend, SamplerError, check_period, period_of
 from rlprof.capture.samplers.choose import obstacle, try_out
 from rlprof.errors import UsageError

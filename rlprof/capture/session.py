@@ -1,25 +1,24 @@
-"""Capture sessions: the sampler, the program's processes, and the one file that comes of them."""
+"""Capture sessions: the program's processes, a sampler, and the one file that comes of them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, cast
 
+from rlprof.capture import sampler_process
 from rlprof.capture.assemble import SessionFacts, assemble
 from rlprof.capture.clock import Anchor
 from rlprof.capture.kernels import KERNELS_VARIABLE
+from rlprof.capture.options import Backend, Options
 from rlprof.capture.part_reader import read_parts
 from rlprof.capture.recorder import ENVIRONMENT
 from rlprof.capture.scratch import claim, scratch_name, sweep
@@ -27,64 +26,10 @@ from rlprof.errors import OutputError, RlprofError, UsageError
 from rlprof.progress import Progress, silent
 from rlprof.trace.output import check_kind
 
-if TYPE_CHECKING:
-    from rlprof.capture.samplers.base import Backend as SamplerName
+__all__ = ["Backend", "Options", "Session", "capture", "run_command", "span_of"]
 
-#: How long a sampler may take to start (it loads CUPTI and makes a CUDA context), and to end.
-READY_S, END_S = 60.0, 20.0
 #: How often the parts are looked at for the end of ``--stop-after``.
 WATCH_S = 2.0
-Backend = Literal["auto", "cupti", "dcgm", "nvml", "host", "none"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to record.
-
-    Parameters
-    ----------
-    backend : str
-        ``auto`` takes the best sampler that works here; ``none`` records ranges only.
-    rate_hz : float or None
-        Samples per second; the back end's own default if None.
-    devices : tuple of int or None
-        Numbers of the GPUs; None is all.
-    kernels : bool
-        Record kernels and copies of the program's processes (CUPTI activity).
-    metrics : tuple of str
-        Further hardware counters to sample (cupti only), by the names that the chip has for them.
-
-    Raises
-    ------
-    UsageError
-        If one is of another type, or there is no such back end.
-    """
-
-    backend: Backend = "auto"
-    rate_hz: float | None = None
-    devices: tuple[int, ...] | None = None
-    kernels: bool = False
-    metrics: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        known = get_args(Backend)
-        if self.backend not in known:
-            what = f"there is no back end {self.backend!r} for a capture from Python"
-            raise UsageError(what, hint=f"one of {', '.join(known)}; nsys: rlprof capture --backend nsys")
-        rate = self.rate_hz
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
-            raise UsageError(f"rate_hz={rate!r} is no number", hint="samples per second: rate_hz=10_000")
-        for name, kind, like in (("devices", int, "(0, 1)"), ("metrics", str, '("NAME",)')):
-            value = getattr(self, name)
-            if name == "devices" and value is None:
-                continue
-            if isinstance(value, str) or not isinstance(value, Sequence):
-                raise UsageError(f"{name}={value!r} is no tuple", hint=f"write {name}={like}")
-            if not all(isinstance(item, kind) and not isinstance(item, bool) for item in value):
-                raise UsageError(
-                    f"{name}={value!r} holds what is no {kind.__name__}", hint=f"write {name}={like}"
-                )
-            object.__setattr__(self, name, tuple(value))
 
 
 class Session:
@@ -254,37 +199,11 @@ class Session:
             ) from error
 
     def _start_sampler(self) -> None:
-        from rlprof.capture.samplers.base import BACKENDS
-        from rlprof.capture.samplers.choose import choose
-
         assert self.facts is not None
-        asked = self.options
-        # whatever else was asked for is tried alone: `choose` refuses what it does not know, by its name
-        backends = BACKENDS if asked.backend == "auto" else (cast("SamplerName", asked.backend),)
-        if asked.metrics:
-            if asked.backend not in ("auto", "cupti"):
-                raise UsageError(
-                    f"the {asked.backend} sampler reads SM activity alone",
-                    hint="--backend cupti, with --metrics",
-                )
-            backends = ("cupti",)
-        choice = choose(asked.rate_hz, asked.devices, backends=backends)
-        command = [sys.executable, "-m", "rlprof.capture.sampler", "--backend", choice.backend]
-        command += ["--rate-hz", repr(1e9 / choice.period_ns), "--folder", str(self.folder)]
-        if asked.devices is not None:
-            command += ["--devices", ",".join(map(str, asked.devices))]
-        if asked.metrics:
-            command += ["--metrics", *asked.metrics]
-        if not self.keep:
-            command.append("--discard")
-        # a session of its own: a Ctrl-C for the program must not end it, closing its input does
-        self._sampler = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-        greeting = _greeting(self._sampler)
-        rejected = tuple(f"sampler {r.backend} was not taken: {r.reason}" for r in choice.rejected)
+        started = sampler_process.start_sampler(self.options, self.folder, discard=not self.keep)
+        self._sampler = started.process
         self.facts = replace(
-            self.facts, backend=choice.backend, rate_hz=1e9 / float(greeting["period_ns"]), notes=rejected
+            self.facts, backend=started.backend, rate_hz=started.rate_hz, notes=started.notes
         )
 
     def _counters(self) -> tuple[str, ...]:
@@ -293,46 +212,8 @@ class Session:
     def end_sampler(self) -> None:
         """Close its input and wait: it drains what is left. One that hangs is ended by force."""
         sampler, self._sampler = self._sampler, None
-        if sampler is None:
-            return
-        for stream in (sampler.stdin, sampler.stdout):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        try:
-            sampler.wait(END_S)
-        except subprocess.TimeoutExpired:
-            sampler.kill()
-            sampler.wait()
-
-
-def _greeting(sampler: subprocess.Popen[bytes]) -> Mapping[str, Any]:
-    """Wait for the sampler's first line.
-
-    Raises
-    ------
-    SamplerError
-        If it says that it cannot work, ends, or says nothing in time.
-    """
-    from rlprof.capture.samplers.base import SamplerError
-
-    assert sampler.stdout is not None
-    deadline, line = time.monotonic() + READY_S, b""
-    while not line.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([sampler.stdout], [], [], left)[0]:
-            raise SamplerError(f"the sampler did not start within {READY_S:g} s", hint="--backend host")
-        more = os.read(sampler.stdout.fileno(), 65536)
-        if not more:
-            raise SamplerError(
-                f"the sampler ended at once (exit code {sampler.wait()})", hint="--backend host"
-            )
-        line += more
-    word, _, text = line.decode().partition(" ")
-    facts: dict[str, Any] = json.loads(text)
-    if word != "ready":
-        raise SamplerError(str(facts.get("what", "the sampler failed")), hint=facts.get("hint"))
-    return facts
+        if sampler is not None:
+            sampler_process.end_sampler(sampler)
 
 
 class capture:  # used as a function: `with rlprof.capture("run.rlprof"):`

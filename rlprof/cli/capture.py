@@ -11,7 +11,7 @@ import typer
 from rlprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from rlprof.capture.session import Backend as SamplerName
+    from rlprof.capture.options import Backend as SamplerName
 
 
 class Backend(StrEnum):
@@ -113,7 +113,8 @@ def capture(
                 progress=progress,
             )
         else:
-            from rlprof.capture.session import Options, Session, run_command
+            from rlprof.capture.options import Options
+            from rlprof.capture.session import Session, run_command
 
             names = tuple(n for n in (metrics or "").split(",") if n)
             options = Options(cast("SamplerName", backend.value), hertz, chosen, kernels, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+import rlprof
 from rlprof.capture import recorder
 from rlprof.capture.nvtx import Nvtx
 from rlprof.capture.part_reader import ProcessParts, read_parts
@@ -175,3 +177,11 @@ def nesting_faults(found: pl.DataFrame) -> list[str]:
             stack.append(row)
     faults += [f"{n} ends first" for n in found.filter(pl.col("end_ns") < pl.col("start_ns"))["name"]]
     return faults
+
+
+async def leaf(name: str = "leaf", naps: int = 1) -> str:
+    """Open a range and let other tasks run inside of it."""
+    with rlprof.annotate(name):
+        for _ in range(naps):
+            await asyncio.sleep(0)
+    return name

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from rlprof.capture.options import Backend, Options
 from rlprof.capture.scratch import LOCK, MAKING_S, claim, scratch_name, sweep
-from rlprof.capture.session import Backend, Options, Session
+from rlprof.capture.session import Session
 from rlprof.errors import OutputError
 
 HOLDER = """
 import pathlib, sys, time
-from rlprof.capture.session import Backend, Options, Session
+from rlprof.capture.options import Options
+from rlprof.capture.session import Session
 rate_hz = None if sys.argv[2] == "none" else 20.0
 session = Session.scratch(pathlib.Path(sys.argv[1]), Options(sys.argv[2], rate_hz))
 session.start()

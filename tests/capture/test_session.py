@@ -16,9 +16,11 @@ import pytest
 import rlprof
 from rlprof.capture.assemble import SESSION_FILE, SessionFacts, assemble
 from rlprof.capture.clock import Anchor
+from rlprof.capture.options import Options
 from rlprof.capture.part_reader import read_parts
 from rlprof.capture.parts import PartWriter, write_process
-from rlprof.capture.session import ENVIRONMENT, Options, Session, run_command, span_of
+from rlprof.capture.recorder import ENVIRONMENT
+from rlprof.capture.session import Session, run_command, span_of
 from rlprof.errors import DamagedTraceError, OutputError, UsageError
 from rlprof.trace.export import export
 
@@ -86,27 +88,6 @@ def test_a_block_is_captured(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["run.rlprof"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"backend": "magic"}, "no back end 'magic'.*one of auto, cupti"),
-        ({"backend": "nsys"}, "no back end 'nsys'.*rlprof capture --backend nsys"),
-        ({"rate_hz": "10kHz"}, "rate_hz='10kHz' is no number"),
-        ({"rate_hz": True}, "rate_hz=True is no number"),
-        ({"devices": 0}, r"devices=0 is no tuple. Next: write devices=\(0, 1\)"),
-        ({"devices": "0,1"}, "devices='0,1' is no tuple"),
-        ({"devices": ("0",)}, "holds what is no int"),
-        # text in place of a tuple would be a counter for each letter
-        ({"metrics": "sm__cycles_active.avg"}, r"metrics='sm__.* is no tuple"),
-        ({"metrics": (1,)}, "holds what is no str"),
-    ],
-)
-def test_a_wrong_option_is_named_and_leaves_nothing_behind(tmp_path, options, says):
-    with pytest.raises(UsageError, match=says), rlprof.capture(tmp_path / "run.rlprof", **options):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_exception_still_leaves_a_capture(tmp_path):
     with (
         pytest.raises(ZeroDivisionError),
@@ -140,23 +121,6 @@ def test_parts_of_an_earlier_session_are_kept_without_force(tmp_path):
     (tmp_path / "run.rlprof.parts").mkdir()
     with pytest.raises(OutputError, match="earlier session"):
         host(tmp_path / "run.rlprof").start()
-
-
-def test_a_rate_outside_the_range_leaves_nothing_behind(tmp_path):
-    session = Session(tmp_path / "run.rlprof", Options(backend="host", rate_hz=5000))
-    with pytest.raises(UsageError, match="outside the range of the host sampler"):
-        session.start()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("backend", ["cupti", "nvml"])
-def test_a_sampler_that_cannot_work_says_why(tmp_path, backend):
-    from rlprof.capture.samplers.choose import driver_present
-
-    if driver_present():
-        pytest.skip("an NVIDIA driver is installed here")
-    with pytest.raises(rlprof.RlprofError, match="no NVIDIA driver"):
-        Session(tmp_path / "run.rlprof", Options(backend=backend)).start()
 
 
 def test_a_program_and_its_child_processes(tmp_path, program, monkeypatch):

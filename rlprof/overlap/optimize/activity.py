@@ -123,7 +123,8 @@ class SampledDevice:
     """
 
     def __init__(self, folder: Path, device: int | None, rate_hz: float | None = None) -> None:
-        from rlprof.capture.session import Options, Session
+        from rlprof.capture.options import Options
+        from rlprof.capture.session import Session
 
         self._device = -1 if device is None else device
         reasons = []

@@ -122,8 +122,9 @@ class Activity:
         rate_hz : float, optional
             Samples per second; by default `RATE_HZ` of counters, and the back end's own of others.
         """
+        from rlprof.capture.options import Options
         from rlprof.capture.recorder import ENVIRONMENT
-        from rlprof.capture.session import Options, Session
+        from rlprof.capture.session import Session
 
         if running := os.environ.get(ENVIRONMENT):
             return cls(Path(running), "the capture's")

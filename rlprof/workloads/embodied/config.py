@@ -1,4 +1,4 @@
-"""What is run: parts, sizes and options of a training run, and the presets."""
+"""What is run: parts, sizes and options of a training run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from rlprof.workloads.embodied import presets
 from rlprof.workloads.embodied.algorithms import ALGORITHMS
+from rlprof.workloads.embodied.devices import check_devices
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
 from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
@@ -14,7 +16,7 @@ from rlprof.workloads.embodied.simulators.rewards import REWARDS
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
-PRESETS = ("tiny", "exact", "h200")
+PRESETS = tuple(presets.VALUES)
 Scope = Literal["rollout", "epoch"]
 
 
@@ -186,7 +188,7 @@ class Config:
                 hint="use --rendering egl-one of libero, with 1 painter to as many as there are environments",
             )
         self._check_nice()
-        self._check_devices()
+        check_devices(self)
         self._check_schedule()
         self._check_prefix()
         self._check_ahead()
@@ -252,64 +254,6 @@ class Config:
             raise ConfigurationError(
                 "the simulator is in this process, and cannot begin episodes while training runs here",
                 hint="leave --reset-ahead away, or give it processes with --workers",
-            )
-
-    def _check_devices(self) -> None:
-        answers = self.rollout_device or self.device
-        if self.cuda_graph and not answers.startswith("cuda"):
-            raise ConfigurationError(
-                f"CUDA graphs need a CUDA device, and rollouts compute on {answers}",
-                hint="leave --cuda-graph away, or use --device cuda:0",
-            )
-        if self.compile_policy and not self.policy_size.transformers:
-            raise ConfigurationError(
-                f"layers of {self.policy} are not compiled in the preset {self.preset}",
-                hint="leave --compile-policy away, or use --policy pi0 --preset h200",
-            )
-        for name, share in (
-            ("simulator", self.simulator_sm_percent),
-            ("rollout", self.rollout_sm_percent),
-        ):
-            if share is not None and not 1 <= share <= 100:
-                raise ConfigurationError(f"a share of {share} % for the {name}", hint="give 1 to 100")
-        if self.rollout_sm_percent is not None and not self.rollout_process:
-            raise ConfigurationError(
-                "rollouts and training are one process, which has one share of the SMs",
-                hint="use --rollout-process",
-            )
-        if answers != self.device and self.schedule.startswith("colocated"):
-            raise ConfigurationError(
-                f"the schedule {self.schedule} has rollouts and training on the same GPU,"
-                f" not on {self.rollout_device} and {self.device}",
-                hint="leave --rollout-device away, or use hybrid, hybrid-pipe or async",
-            )
-
-        self._check_train_devices(answers)
-
-    def _check_train_devices(self, answers: str) -> None:
-        if self.train_devices is None:
-            return
-        devices = self.actor_devices
-        if devices[0] != self.device:
-            raise ConfigurationError(
-                f"training computes on {self.device} first, and --train-devices begins with {devices[0]}",
-                hint=f"let it begin with {self.device}, or change --device",
-            )
-        gpus = [d for d in devices if d.startswith("cuda")]
-        if len(gpus) != len(set(gpus)):
-            raise ConfigurationError(
-                f"a GPU is twice in --train-devices {self.train_devices}", hint="name each once"
-            )
-        if len(devices) > 1 and len(devices) * self.micro_batch > self.global_batch:
-            raise ConfigurationError(
-                f"a global batch of {self.global_batch} has no micro batch of {self.micro_batch} for each of"
-                f" {len(devices)} devices",
-                hint="use smaller micro batches, or fewer devices",
-            )
-        if self.schedule == "async" and answers != self.device and answers in devices:
-            raise ConfigurationError(
-                f"with async rollouts never stop, so that training has no time of its own on {answers}",
-                hint="leave it out of --train-devices, or use hybrid",
             )
 
     def _check_schedule(self) -> None:
@@ -398,37 +342,6 @@ class Config:
         return asdict(self)
 
 
-_PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "exact": {
-        "envs": 8,
-        "rollout_epochs": 2,
-        "chunks": 3,
-        "episode_steps": 15,
-        "update_epochs": 2,
-        "global_batch": 24,
-        "micro_batch": 12,
-    },
-    # 12 chunks x 2 epochs of 16 environments, only the expert is trained
-    "h200": {
-        "envs": 16,
-        "rollout_epochs": 2,
-        "chunks": 12,
-        "chunk_steps": 5,
-        "episode_steps": 60,
-        "update_epochs": 1,
-        "global_batch": 192,
-        "micro_batch": 64,
-        "learning_rate": 5e-6,
-        "workers": 16,  # one for each environment: all wait for the process that has the most
-        "cameras": 2,
-        "image": 224,
-        "device": "cuda:0",
-        "timeout_s": 120.0,
-    },
-}
-
-
 def configure(preset: str = "tiny", **values: Any) -> Config:
     """Return the configuration of a preset, with some values changed.
 
@@ -445,15 +358,14 @@ def configure(preset: str = "tiny", **values: Any) -> Config:
     ConfigurationError
         If there is no such preset or value, or values do not fit together.
     """
-    if preset not in _PRESETS:
+    if preset not in PRESETS:
         raise ConfigurationError(f"no preset is called {preset!r}", hint=f"use {', '.join(PRESETS)}")
     known = {f.name for f in fields(Config)}
     for name in values:
         if name not in known:
             raise ConfigurationError(f"no option is called {name!r}", hint=f"use {', '.join(sorted(known))}")
-    chosen = {**_PRESETS[preset], **{k: v for k, v in values.items() if v is not None}}
+    chosen = {**presets.VALUES[preset], **{k: v for k, v in values.items() if v is not None}}
     if chosen.get("algorithm") == "grpo":
-        # the more start alike, the better a baseline they are: with groups of 8 the tiny one learns slowly
-        largest = {"tiny": 32, "exact": 4}.get(preset, 8)
+        largest = presets.LARGEST_GROUP[preset]
         chosen.setdefault("group", math.gcd(largest, chosen.get("envs", Config.envs) // 2))
     return Config(preset=preset, **chosen)

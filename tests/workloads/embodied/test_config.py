@@ -35,6 +35,21 @@ def test_sizes_that_do_not_fit(changed: dict[str, Any], said: str) -> None:
         configure("tiny", **{**FIT, **changed})
 
 
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"train_pipe": True}, "needs minibatches of single epochs"),
+        ({"schedule": "hybrid", "env_prefetch": True}, "offloads the simulator while training"),
+        ({"env_prefetch": True, "auto_reset": True}, "no episodes to begin early"),
+        ({"schedule": "async", "env_prefetch": True}, "its rollouts never stop"),
+    ],
+)
+def test_switches_that_do_not_fit_are_refused(values: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what) as caught:
+        configure("tiny", **values)
+    assert caught.value.hint
+
+
 def test_processes_alone_can_be_nicer() -> None:
     assert configure("tiny", workers=2, simulator_nice=19).simulator_nice == 19
     for simulator in ("libero", "mujoco_warp"):

@@ -90,35 +90,3 @@ def test_two_gpus_are_two_gpus() -> None:
     )
     assert sharing(config, {}).label == label
     assert sharing(configure("tiny", schedule="hybrid"), {}).label == "hybrid, sharing the processor"
-
-
-@pytest.mark.parametrize(
-    ("values", "what"),
-    [
-        ({"rollout_device": "cuda:1"}, "rollouts and training on the same GPU"),
-        ({"rollout_sm_percent": 50}, "rollouts and training are one process"),
-        ({"train_devices": "cuda:0"}, "computes on cpu first, and --train-devices begins with cuda:0"),
-        ({"device": "cuda:0", "train_devices": "cuda:0,cuda:0"}, "a GPU is twice"),
-        ({"train_devices": "cpu,cpu"}, "no micro batch of 256 for each of 2 devices"),
-        (
-            {
-                "schedule": "async",
-                "device": "cuda:0",
-                "rollout_device": "cuda:1",
-                "train_devices": "cuda:0,cuda:1",
-                "micro_batch": 64,
-            },
-            "training has no time of its own on cuda:1",
-        ),
-        ({"rollout_process": True, "rollout_sm_percent": 101}, "a share of 101 %"),
-        ({"cuda_graph": True}, "CUDA graphs need a CUDA device, and rollouts compute on cpu"),
-        ({"train_pipe": True}, "needs minibatches of single epochs"),
-        ({"schedule": "hybrid", "env_prefetch": True}, "offloads the simulator while training"),
-        ({"env_prefetch": True, "auto_reset": True}, "no episodes to begin early"),
-        ({"schedule": "async", "env_prefetch": True}, "its rollouts never stop"),
-    ],
-)
-def test_switches_that_do_not_fit_are_refused(values, what) -> None:
-    with pytest.raises(ConfigurationError, match=what) as caught:
-        configure("tiny", **values)
-    assert caught.value.hint
