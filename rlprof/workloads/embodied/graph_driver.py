@@ -173,6 +173,8 @@ class GraphFileDriver(LoopDriver):
         Of the run; schedule ``colocated``.
     graph : GraphFile
         What `rlprof optimize` wrote.
+    iterations : int, optional
+        How many there are in the end: no resets of one after them are begun. None: that is not known.
 
     Raises
     ------
@@ -180,7 +182,9 @@ class GraphFileDriver(LoopDriver):
         As of `check_graph`.
     """
 
-    def __init__(self, trainer: Trainer, config: Config, graph: GraphFile) -> None:
+    def __init__(
+        self, trainer: Trainer, config: Config, graph: GraphFile, iterations: int | None = None
+    ) -> None:
         check_graph(config, graph)
         self._stack = ExitStack()
         try:
@@ -198,7 +202,7 @@ class GraphFileDriver(LoopDriver):
         except BaseException:
             self._stack.close()
             raise
-        self._graph = graph
+        self._graph, self._iterations = graph, iterations
         self._recorder: Recorder | None = None
         self._done = 0
 
@@ -215,7 +219,8 @@ class GraphFileDriver(LoopDriver):
             self._recorder = program.record(region, runs=RECORDED)
             self._recorder.__enter__()
         before = self._resets.handed_out
-        with self._resets.during(step):
+        last = step.index + 1 == self._iterations
+        with nullcontext() if last else self._resets.during(step):
             found = super().iteration(step)
         self._done += 1
         if self._done == RECORDED and self._recorder is not None:

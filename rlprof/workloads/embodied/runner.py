@@ -115,7 +115,7 @@ def run(
         for name in (metrics.NAME, record.NAME):
             metrics.cut(out / name, done)
         seen = record.watch(trainer)
-        driver = make_driver(trainer, config, done, graph=chosen)
+        driver = make_driver(trainer, config, done, graph=chosen, iterations=iterations)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
         sampler = Activity.off() if activity == "off" else Activity.start(out, *config.devices)
