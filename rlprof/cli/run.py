@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
 from rlprof.errors import UsageError
+from rlprof.progress import Progress
 
 app = typer.Typer(help="Run a training workload and measure it.", no_args_is_help=True)
 
@@ -61,7 +64,7 @@ def embodied(
 
     DIR/metrics.jsonl has a line for each iteration; a run that was ended goes on with --resume.
     """
-    from rlprof.cli.console import progress_bar, write
+    from rlprof.cli.console import write
     from rlprof.workloads.embodied.levers import kept_levers
     from rlprof.workloads.embodied.runner import run
 
@@ -75,7 +78,7 @@ def embodied(
         from rlprof.workloads.embodied.quota_file import QuotaFile
 
         config = QuotaFile.read(quotas).apply(config)
-    with progress_bar() as progress:
+    with _shown(iterations) as (progress, finished):
         summary = run(
             config,
             out,
@@ -87,6 +90,7 @@ def embodied(
             graph=graph,
             activity=sm_activity.value,
             progress=progress,
+            finished=finished,
         )
     if not summary.rows:
         write(f"{out}: {summary.iterations} iterations are done already")
@@ -97,3 +101,17 @@ def embodied(
         f"{out}: {summary.iterations} iterations, return {last['return_mean']:.3f},"
         f" success {last['success_frac']:.1%}, {rate:,.0f} simulator steps/s"
     )
+
+
+@contextmanager
+def _shown(iterations: int) -> Iterator[tuple[Progress, Callable[[Mapping[str, Any]], None] | None]]:
+    """Give what is told how far a run is: a bar on a terminal, else a line for each iteration."""
+    from rlprof.cli.console import draws_bars, progress_bar
+    from rlprof.cli.lines import IterationLines
+
+    if draws_bars():
+        with progress_bar() as progress:
+            yield progress, None
+    else:
+        with IterationLines(iterations) as lines:
+            yield lines.progress, lines.finished

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +23,7 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
     out = tmp_path / "run"
     first = cli("run", "embodied", *SMALL, "--iterations", "1", "--out", out)
     assert first.code == 0, first.err
+    assert re.fullmatch(r"(starting: .*\n|training: .*\n)?iteration 1 of 1: [^\x00-\x1f]+\n", first.err)
     assert re.fullmatch(
         rf"{re.escape(str(out))}: 1 iterations, return [\d.-]+, success [\d.]+%, [\d,]+ simulator steps/s\n",
         first.out,
@@ -33,6 +37,35 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
     assert [row["iteration"] for row in rows] == [0, 1]
     done = cli("run", "embodied", *SMALL, "--iterations", "2", "--out", out, "--resume")
     assert "2 iterations are done already" in done.out
+
+
+@pytest.mark.slow
+def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) -> None:
+    out = tmp_path / "run"
+    arguments = ["run", "embodied", *SMALL, "--iterations", "1000000", "--out", str(out)]
+    code = "from rlprof.cli.main import run; run()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert driver.stderr is not None
+    try:
+        lines = [line for _ in range(2) if b"no iteration" not in (line := driver.stderr.readline())]
+        driver.send_signal(signal.SIGINT)
+        printed, errors = driver.communicate(timeout=30)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert driver.returncode == 130
+    assert printed == b""
+    assert lines
+    for line in lines:
+        assert re.fullmatch(
+            rb"iteration \d+ of 1000000: [\d.]+ s, [\d,]+ simulator steps/s, return [\d.-]+, success [\d.]+%,"
+            rb" policy loss [\d.e+-]+, value loss [\d.e+-]+\n",
+            line,
+        )
+    assert b"\r" not in errors
+    assert b"\x1b" not in errors
 
 
 @pytest.mark.parametrize(
