@@ -15,7 +15,7 @@ QUIET_S = 10.0
 class Lines:
     """Writes the newest state of some work, no more often than is of use.
 
-    The gap between two lines is a hundredth of the time so far, within limits: a long run does not fill its log.
+    The gap between two lines is a hundredth of the time so far, within limits: no long run fills its log.
 
     Parameters
     ----------

@@ -36,8 +36,11 @@ def embodied(
         int, typer.Option(metavar="N", min=1, help="Pairs of local trials of an alternative at most.")
     ] = 9,
     spares: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Spare simulators, which let epochs overlap.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Spare simulators, which let epochs overlap.", show_default="1"
+        ),
+    ] = None,
     activity: Annotated[
         str, typer.Option(metavar="SOURCE", help="auto, program, host or off: where activity comes from.")
     ] = "auto",
@@ -65,6 +68,22 @@ def embodied(
     config = given.config()
     if not config.workers and "workers" not in given.values:
         config = given.config(workers=1)  # a simulator in its own process
+    if config.reset_ahead:
+        raise UsageError(
+            "--reset-ahead would do nothing: nothing is begun ahead in what the optimiser measures",
+            hint="leave it away, and give it to rlprof run embodied --graph",
+        )
+    if resume and force:
+        raise UsageError(
+            "--resume goes on with an optimisation that is there, and --force replaces it",
+            hint="give one of them",
+        )
+    if spares and spares >= config.rollout_epochs:
+        raise UsageError(
+            f"{spares} spare simulators, which let {config.rollout_epochs} rollout epochs overlap: at most"
+            f" {config.rollout_epochs - 1} would have something to do",
+            hint="give fewer --spares, or more --rollout-epochs",
+        )
     if activity not in ("auto", "program", "host", "off"):
         raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     try:
@@ -74,7 +93,7 @@ def embodied(
     request = Request(
         config=config,
         out=out,
-        spares=spares,
+        spares=1 if spares is None else spares,
         activity=activity,
         resume=resume,
         force=force,

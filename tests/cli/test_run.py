@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from rlprof.workloads.embodied.quota_file import QuotaFile
 from tests.conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -37,6 +38,18 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
     assert [row["iteration"] for row in rows] == [0, 1]
     done = cli("run", "embodied", *SMALL, "--iterations", "2", "--out", out, "--resume")
     assert "2 iterations are done already" in done.out
+
+
+def test_shares_of_a_file_and_of_options_are_not_mixed(cli, tmp_path) -> None:
+    for quotas, said in (({"simulator": 40}, "give one"), ({}, "")):
+        QuotaFile(quotas, "no level pays").write(tmp_path / "quotas.json")
+        options = ["--simulator", "mujoco_warp", "--quotas", tmp_path / "quotas.json", "--device", "cuda:99"]
+        if said:
+            options += ["--simulator-sm-percent", "50"]
+        result = cli("run", "embodied", *SMALL, *options, "--out", tmp_path / "run")
+        assert result.code == 2
+        assert ("--simulator-sm-percent 50 would do nothing: --quotas gives 40" in result.err) == bool(quotas)
+        assert ("quotas.json has no quotas: no level pays" in result.err) != bool(quotas)
 
 
 @pytest.mark.slow
@@ -79,6 +92,12 @@ def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) ->
         (["--workers", "2", "--reset-ahead"], "give --graph FILE, use --env-prefetch"),
         (["--workers", "2", "--reset-ahead", "--schedule", "async"], "and none is given"),
         (["--prefix-worker", "--rollout-process"], "leave --prefix-worker or --rollout-process away"),
+        (["--whole-answers", "--rollout-process"], "leave --whole-answers or --rollout-process away"),
+        (["--whole-answers", "--schedule", "hybrid"], "--whole-answers would do nothing: with the schedule"),
+        (["--denoise-steps", "2"], "--denoise-steps would do nothing: openvla_oft has no denoise steps"),
+        (["--timeout", "5"], "--timeout would do nothing: the simulator is in this process"),
+        (["--workers", "5"], "--workers would do nothing: 4 environments make no 5 processes"),
+        (["--resume", "--force"], "give one of them"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:
