@@ -68,9 +68,15 @@ def embodied(
     DIR/metrics.jsonl has a line for each iteration; a run that was ended goes on with --resume.
     """
     from rlprof.cli.console import say, write
+    from rlprof.workloads.embodied.graph_driver import RECORDED
     from rlprof.workloads.embodied.levers import kept_levers
     from rlprof.workloads.embodied.runner import run
 
+    if graph is not None and iterations <= RECORDED and not resume:
+        raise UsageError(
+            f"--graph would do nothing: {RECORDED} iterations are recorded before it can run",
+            hint=f"use --iterations {RECORDED + 1} or more",
+        )
     if levers is not None and not kept_levers(levers):
         say(f"{levers} has no levers: nothing was settled")
     config = given.config(**kept_levers(graph, levers))
@@ -103,6 +109,8 @@ def embodied(
         for what, key in (("denoise steps", "cuda_graph_refused"), ("layers", "compile_refused")):
             if row.get(key):
                 say(f"{what} ran eagerly: {row[key]}")
+    if graph is not None and summary.rows and not any(row["graph"] for row in summary.rows):
+        say(f"{graph} ran in no iteration: the first {RECORDED} after a start are recorded")
     if not summary.rows:
         write(f"{out}: {summary.iterations} iterations are done already")
         return

@@ -98,6 +98,7 @@ def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) ->
         (["--timeout", "5"], "--timeout would do nothing: the simulator is in this process"),
         (["--workers", "5"], "--workers would do nothing: 4 environments make no 5 processes"),
         (["--resume", "--force"], "give one of them"),
+        (["--graph", "graph.json", "--iterations", "2"], "use --iterations 3 or more"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:

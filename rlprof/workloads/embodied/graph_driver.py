@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.optimize.graph_file import GraphFile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.overlap.program import Program
     from rlprof.overlap.recorder import Recorder
+    from rlprof.overlap.recording import Recording
     from rlprof.workloads.embodied.config import Config
     from rlprof.workloads.embodied.trainer import Trainer
 
@@ -204,6 +206,7 @@ class GraphFileDriver(LoopDriver):
             raise
         self._graph, self._iterations = graph, iterations
         self._recorder: Recorder | None = None
+        self._failure: RlprofError | None = None
         self._done = 0
 
     def iteration(self, step: GlobalStep) -> Iteration:
@@ -212,8 +215,10 @@ class GraphFileDriver(LoopDriver):
         Raises
         ------
         OverlapError
-            After the recorded iterations, if the graph is none of this program.
+            In the one after the recorded iterations, if the graph is none of this program.
         """
+        if self._failure is not None:
+            raise self._failure
         program, region = self.wrapped.program, self.wrapped.nodes["iteration"]
         if self._done == 0:
             self._recorder = program.record(region, runs=RECORDED)
@@ -226,17 +231,11 @@ class GraphFileDriver(LoopDriver):
         if self._done == RECORDED and self._recorder is not None:
             recorder, self._recorder = self._recorder, None
             recorder.__exit__(None, None, None)
-            native = program.graph(recorder.recording)
-            graph = self._graph.derive(native)
-            streams = self._graph.facts.get("stream_priorities") or {}
-            if streams and isinstance(self.trainer.rollout, RolloutWorker):
-                self.trainer.rollout.forget_captured()
-            program.install(
-                graph,
-                recording=recorder.recording,
-                watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
-                stream_priorities=streams,
-            )
+            if not last:
+                try:
+                    self._install(recorder.recording)
+                except RlprofError as error:  # of the next iteration: this one is trained
+                    self._failure = error
             del recorder
             gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         by_graph = self._done > RECORDED
@@ -245,6 +244,20 @@ class GraphFileDriver(LoopDriver):
             further["resets_ahead"] = self._resets.handed_out - before
         return found._replace(
             further=further, phases=phases_of(self.wrapped.program) if by_graph else found.phases
+        )
+
+    def _install(self, recording: Recording) -> None:
+        """Let the graph run from now on."""
+        program = self.wrapped.program
+        graph = self._graph.derive(program.graph(recording))
+        streams = self._graph.facts.get("stream_priorities") or {}
+        if streams and isinstance(self.trainer.rollout, RolloutWorker):
+            self.trainer.rollout.forget_captured()
+        program.install(
+            graph,
+            recording=recording,
+            watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
+            stream_priorities=streams,
         )
 
     def close(self) -> None:

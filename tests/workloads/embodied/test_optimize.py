@@ -153,13 +153,13 @@ def test_a_graph_of_another_program_ends_the_run_and_says_so(tmp_path: Path) -> 
     with embodied(small(), tmp_path, activity="off") as here:
         native = here.workload.native
         GraphFile.of(native, derive(native, WHOLE), WHOLE).write(tmp_path / "graph.json")
+    other = small(chunks=1, global_batch=8, episode_steps=5)
     with pytest.raises(OverlapError, match="selected for another program"):
-        run(
-            small(chunks=1, global_batch=8, episode_steps=5),
-            tmp_path / "run",
-            3,
-            graph=tmp_path / "graph.json",
-        )
+        run(other, tmp_path / "run", 3, graph=tmp_path / "graph.json", checkpoint_every=2)
+    # the iterations that were recorded are training that counts
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["iteration"] == 2
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len(run(other, tmp_path / "two", 2, graph=tmp_path / "graph.json").rows) == 2
     with pytest.raises(ConfigurationError, match="in place of the schedule colocated"):
         run(small(schedule="hybrid"), tmp_path / "run", 3, graph=tmp_path / "graph.json", force=True)
 
