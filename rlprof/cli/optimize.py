@@ -65,14 +65,14 @@ def embodied(
     from rlprof.workloads.embodied.levers import wanted_levers
     from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
-    config = given.config()
-    if not config.workers and "workers" not in given.values:
-        config = given.config(workers=1)  # a simulator in its own process
-    if config.reset_ahead:
+    if given.values.get("reset_ahead"):
         raise UsageError(
             "--reset-ahead would do nothing: nothing is begun ahead in what the optimiser measures",
             hint="leave it away, and give it to rlprof run embodied --graph",
         )
+    config = given.config()
+    if not config.workers and "workers" not in given.values:
+        config = given.config(workers=1)  # a simulator in its own process
     if resume and force:
         raise UsageError(
             "--resume goes on with an optimisation that is there, and --force replaces it",

@@ -34,7 +34,7 @@ def test_what_is_no_time(text: str) -> None:
         (["--activity", "tea"], "no activity is called 'tea'"),
         (["--schedule", "hybrid"], "the schedule hybrid is no program of nodes"),
         (["--rounds", "0"], "--rounds"),
-        (["--reset-ahead", "--workers", "1"], "give it to rlprof run embodied --graph"),
+        (["--reset-ahead"], "give it to rlprof run embodied --graph"),
         (["--resume", "--force"], "give one of them"),
         (["--spares", "2"], "at most 1 would have something to do"),
         (["--simulator-sm-percent", "50"], "a share of the SMs cannot be given: there is no GPU"),
