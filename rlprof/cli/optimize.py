@@ -60,32 +60,23 @@ def embodied(
     DIR/graph.json and DIR/quotas.json are what rlprof run embodied uses from then on; DIR/report.html shows
     what was tried and what it gains. Ctrl-C ends with the best so far; --resume goes on.
     """
+    _refuse(given, resume=resume, force=force)
     from rlprof.cli.console import say, write
     from rlprof.errors import UsageError
     from rlprof.workloads.embodied.levers import wanted_levers
     from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
-    if given.values.get("reset_ahead"):
-        raise UsageError(
-            "--reset-ahead would do nothing: nothing is begun ahead in what the optimiser measures",
-            hint="leave it away, and give it to rlprof run embodied --graph",
-        )
     config = given.config()
     if not config.workers and "workers" not in given.values:
         config = given.config(workers=1)  # a simulator in its own process
-    if resume and force:
-        raise UsageError(
-            "--resume goes on with an optimisation that is there, and --force replaces it",
-            hint="give one of them",
-        )
+    if activity not in ("auto", "program", "host", "off"):
+        raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     if spares and spares >= config.rollout_epochs:
         raise UsageError(
             f"{spares} spare simulators, which let {config.rollout_epochs} rollout epochs overlap: at most"
             f" {config.rollout_epochs - 1} would have something to do",
             hint="give fewer --spares, or more --rollout-epochs",
         )
-    if activity not in ("auto", "program", "host", "off"):
-        raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     try:
         parts = tuple(int(part) for part in groups.split(","))
     except ValueError:
@@ -115,6 +106,22 @@ def embodied(
             )
     done = optimize_embodied(request, say=say)
     write(done.summary)
+
+
+def _refuse(given: Given, *, resume: bool, force: bool) -> None:
+    """Refuse options that an optimisation can do nothing with."""
+    from rlprof.errors import UsageError
+
+    if given.values.get("reset_ahead"):
+        raise UsageError(
+            "--reset-ahead would do nothing: nothing is begun ahead in what the optimiser measures",
+            hint="leave it away, and give it to rlprof run embodied --graph",
+        )
+    if resume and force:
+        raise UsageError(
+            "--resume goes on with an optimisation that is there, and --force replaces it",
+            hint="give one of them",
+        )
 
 
 def seconds(text: str, *, option: str) -> float:

@@ -84,8 +84,9 @@ class AsynchronousTrainer:
         with _timed(phases, "actor_training"):
             training = self.trainer.actor_training(batches, step)
         with _timed(phases, "sync_weights"), self.paused():
-            lag = [self.version - epoch.version for epoch in fresh]
             self._publish()
+            lag = [self.version - epoch.version for epoch in fresh]
+            self.version += 1
         return {
             "trajectories": trajectories,
             "training": training,
@@ -103,7 +104,6 @@ class AsynchronousTrainer:
                 self._failure = error
                 self._ready.clear()  # which weights it has is not known
             self._stop.set()
-        self.version += 1
 
     def _fresh(self) -> list[_Epoch]:
         wanted = self.trainer.epochs

@@ -64,8 +64,8 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
             )
     if config.rollout_process:
         raise ConfigurationError(
-            "the phases of a rollout process are no nodes, and no graph can run them",
-            hint="leave --rollout-process or --graph away",
+            "a graph runs the phases of answers, and those of a rollout process cannot be told apart",
+            hint="leave --rollout-process away",
         )
     check_levers(config, graph.facts.get("levers") or {})
     selected = graph.facts.get("config")

@@ -75,7 +75,7 @@ def test_facts_that_are_not_told_or_of_another_version_are_left_to_the_hash() ->
         (small(schedule="hybrid"), {}, "in place of the schedule colocated"),
         (small(env_prefetch=True), {}, "--env-prefetch would do nothing.* or use --reset-ahead"),
         (small(train_pipe=True, minibatch_scope="epoch"), {}, "--train-pipe would do nothing"),
-        (small(rollout_process=True), {}, "leave --rollout-process or --graph away"),
+        (small(rollout_process=True), {}, "a rollout process cannot be told apart"),
         (small(), {"levers": {"workers": 7}}, "was selected with workers 7"),
     ],
     ids=["another_preset", "another_schedule", "prefetch", "train_pipe", "rollout_process", "other_levers"],
