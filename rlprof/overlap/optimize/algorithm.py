@@ -310,7 +310,7 @@ class _Run:
                     self._warm = reference
                     reference.run()
                 trial.run()
-            return measure_paired(reference.run, trial.run, rule, clock=self.clock)
+            return measure_paired(reference.run, trial.run, rule, clock=self.clock, watch=self.log.measuring)
         except RestoreError:
             raise
         except Exception as error:
@@ -405,7 +405,9 @@ class _Run:
             self.iterations.append(((which or self.native).hash, measured))
             return measured.time_s
 
-        result = measure_paired(lambda: run(present), lambda: run(graph), left, clock=self.clock)
+        result = measure_paired(
+            lambda: run(present), lambda: run(graph), left, clock=self.clock, watch=self.log.measuring
+        )
         self._keep(key, "complete", result, rule)
         return result, False
 

@@ -84,7 +84,7 @@ class AsynchronousTrainer:
         with _timed(phases, "actor_training"):
             training = self.trainer.actor_training(batches, step)
         with _timed(phases, "sync_weights"), self.paused():
-            self.trainer.rollout.sync_model_from_actor(self.trainer.actor)
+            self._publish()
             lag = [self.version - epoch.version for epoch in fresh]
             self.version += 1
         return {
@@ -95,6 +95,16 @@ class AsynchronousTrainer:
             "dropped_epochs": self.dropped - dropped,
         }
 
+    def _publish(self) -> None:
+        """Give the rollout the weights; what it raises is of the next iteration: this one is trained."""
+        try:
+            self.trainer.rollout.sync_model_from_actor(self.trainer.actor)
+        except Exception as error:
+            with self._changed:
+                self._failure = error
+                self._ready.clear()  # which weights it has is not known
+            self._stop.set()
+
     def _fresh(self) -> list[_Epoch]:
         wanted = self.trainer.epochs
         until = time.monotonic() + self.timeout_s
@@ -103,10 +113,10 @@ class AsynchronousTrainer:
                 while self._ready and self._ready[0].version < self.version - self.staleness:
                     self._ready.popleft()
                     self.dropped += 1
+                if len(self._ready) >= wanted:  # also where the rollout has failed since
+                    return [self._ready.popleft() for _ in range(wanted)]
                 if self._failure is not None:
                     raise self._failure
-                if len(self._ready) >= wanted:
-                    return [self._ready.popleft() for _ in range(wanted)]
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
                     raise SimulatorTimeoutError(
                         f"no {wanted} fresh rollout epochs within {self.timeout_s:g} s",

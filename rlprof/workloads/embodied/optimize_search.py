@@ -216,7 +216,9 @@ class Search:
                     self.say(f"the native order as it was drawn is not compared with the graph: {error.what}")
                     return found
                 run(None)  # the first one is slower, and not counted
-            total = measure_paired(lambda: run(None), lambda: run(selected.graph), rule)
+            total = measure_paired(
+                lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
+            )
             simulator.use(None, beside=False)
             simulator.drop_all_but(None)
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together

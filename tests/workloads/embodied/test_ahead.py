@@ -334,32 +334,45 @@ def same(one: Path, other: Path, *names: str) -> None:
     ],
 )
 def test_a_run_with_resets_ahead_trains_as_the_native_one(
-    tmp_path: Path, steps: tuple[Step, ...], spares: int, ahead: int, options: dict[str, Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[Step, ...],
+    spares: int,
+    ahead: int,
+    options: dict[str, Any],
 ) -> None:
     config = in_processes(**options)
+    environments: dict[int, dict[str, Any]] = {}
+    save = runner.checkpoint.save
+
+    def saves(path: Path, trainer: Any, configuration: dict[str, Any], iteration: int) -> None:
+        save(path, trainer, configuration, iteration)
+        found = torch.load(path, weights_only=True)["environments"]
+        environments[iteration] = {k: v.numpy() for k, v in found.items()}
+
     graph = written(tmp_path, config, steps, spares)
     native, by_graph, parts = (tmp_path / name for name in ("native", "by_graph", "parts"))
     run(config, native, 8)
     assert "resets_ahead" not in rows_of(native)[0]
-    with nothing_left():
-        run(config, by_graph, 8, graph=graph)
+    with nothing_left(), monkeypatch.context() as patched:
+        patched.setattr(runner.checkpoint, "save", saves)
+        run(config, by_graph, 8, graph=graph, checkpoint_every=6)
     rows = rows_of(by_graph)
     assert [row["graph"] for row in rows] == [False, False, *[True] * 6]
     assert [row["resets_ahead"] for row in rows] == [0, 0, 0, *[ahead] * 5]
     assert all(row["semantic_differences"] == [] for row in rows)
-    same(native, by_graph)
-    # the environments of a checkpoint are those that the next iteration begins with
+    same(native, by_graph, "environments")  # for an iteration after the last one nothing is begun
+    # the environments of a checkpoint before it are those that the next iteration begins with
     simulator = make_simulator(config)
     try:
         if ahead:
-            simulator.reset(GlobalStep(8), 1 if spares else 0)
-            found = {k: v.numpy() for k, v in saved(by_graph)["environments"].items()}
-            assert equal_bits(simulator.state_dict(), found)
+            simulator.reset(GlobalStep(6), 1 if spares else 0)
+            assert equal_bits(simulator.state_dict(), environments[6])
     finally:
         simulator.close()
     if steps is not TEMPORAL or options:
         return
-    run(config, parts, 4, graph=graph)  # with resets of iteration 4 in the checkpoint
+    run(config, parts, 4, graph=graph)
     run(config, parts, 8, graph=graph, resume=True)
     assert [row["resets_ahead"] for row in rows_of(parts)] == [0, 0, 0, 2, 0, 0, 0, 2]
     same(by_graph, parts, "environments")
@@ -395,6 +408,34 @@ def test_a_process_that_dies_between_iterations_ends_the_run(
     assert saved(tmp_path / "run")["iteration"] == 4
     monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert len(run(config, tmp_path / "run", 6, graph=graph, resume=True).rows) == 2
+
+
+def test_what_a_reset_for_the_next_iteration_raises_loses_nothing_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that were trained the last one is saved, and for one after the last nothing is begun."""
+    config = in_processes()
+    graph = written(tmp_path, config, TEMPORAL, 1)
+    run(config, tmp_path / "native", 5)
+    begin, begun = AheadSimulator.begin, []
+
+    def dies(self: AheadSimulator, step_: GlobalStep, epoch: int) -> None:
+        begun.append(step_.index)
+        if step_.index == 4:
+            os.kill(self.process_ids[0], signal.SIGKILL)
+        begin(self, step_, epoch)
+
+    monkeypatch.setattr(AheadSimulator, "begin", dies)
+    out = tmp_path / "run"
+    with nothing_left():
+        assert run(config, out, 4, graph=graph).iterations == 4
+        assert begun == [3, 3]
+        with pytest.raises(SimulatorDiedError, match="SIGKILL during reset"):
+            run(config, out, 5, graph=graph, checkpoint_every=4, force=True)
+    assert saved(out)["iteration"] == len(rows_of(out)) == 4
+    assert saved(out)["environments"] is None
+    run(config, out, 5, graph=graph, resume=True)
+    same(tmp_path / "native", out, "environments")
 
 
 def test_orders_that_take_turns_have_resets_ahead_by_a_graph_alone(tmp_path: Path) -> None:

@@ -108,6 +108,39 @@ def test_a_rollout_that_fails_is_what_the_actor_sees() -> None:
     asynchronous.close()
 
 
+def test_weights_that_cannot_be_handed_over_are_an_error_of_the_next_iteration() -> None:
+    trainer = make_trainer(small())
+    asynchronous = AsynchronousTrainer(trainer)
+
+    def broken(_actor: Any) -> None:
+        raise SimulatorError("the other side is gone")
+
+    trainer.rollout.sync_model_from_actor = broken  # type: ignore[method-assign]
+    assert asynchronous.iteration(GlobalStep(0))["training"]
+    with pytest.raises(SimulatorError, match="gone"):
+        asynchronous.iteration(GlobalStep(1))
+    asynchronous.close()
+
+
+def test_epochs_that_were_done_before_the_rollout_failed_are_trained_on() -> None:
+    trainer = make_trainer(small())
+    epoch, calls = trainer.rollout_epoch, []
+
+    def breaks(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            raise SimulatorError("the gripper is stuck")
+        return epoch(*args)
+
+    trainer.rollout_epoch = breaks  # type: ignore[method-assign]
+    asynchronous = AsynchronousTrainer(trainer)
+    asynchronous._thread.join()
+    assert asynchronous.iteration(GlobalStep(0))["training"]
+    with pytest.raises(SimulatorError, match="stuck"):
+        asynchronous.iteration(GlobalStep(1))
+    asynchronous.close()
+
+
 def test_a_rollout_that_takes_too_long_is_said() -> None:
     trainer = make_trainer(small())
     step = trainer.env.simulator.step

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from rlprof.workloads.embodied import checkpoint, runner
+from rlprof.overlap.equality import equal_bits
+from rlprof.workloads.embodied import checkpoint, metrics, record, runner
+from rlprof.workloads.embodied.actor import Actor
 from rlprof.workloads.embodied.build import check_devices
 from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.errors import (
     ConfigurationError,
     DeviceError,
@@ -67,8 +70,13 @@ def served_by(parent: int) -> set[int]:
     return found
 
 
+def saved(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(out / checkpoint.NAME, weights_only=True)
+    return {k: dict(v) if k in ("actor", "rollout") and v is not None else v for k, v in found.items()}
+
+
 def iterations_saved(out: Path) -> int:
-    found: int = torch.load(out / checkpoint.NAME, weights_only=True)["iteration"]
+    found: int = saved(out)["iteration"]
     return found
 
 
@@ -126,6 +134,70 @@ def test_a_process_that_dies_or_hangs_ends_the_run_and_not_the_checkpoint(
     monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert len(runner.run(config, tmp_path, done + 1, resume=True).rows) == 1
     assert served() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "last_use"),
+    [
+        ({}, "answer"),
+        ({"env_prefetch": True}, "answer"),
+        ({"env_prefetch": True}, "prefetch"),
+        ({"schedule": "colocated-pipe", "env_prefetch": True}, "prefetch"),
+        ({"schedule": "async"}, "answer"),
+        pytest.param({"rollout_process": True}, "answer", marks=pytest.mark.slow),
+        pytest.param({"rollout_process": True, "schedule": "async"}, "answer", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_dies_when_it_has_done_its_part_costs_nothing_that_was_trained(
+    tmp_path, monkeypatch, options: dict[str, Any], last_use: str
+) -> None:
+    """What is begun for the next iteration, or only saved, does not lose the one that was trained."""
+    config = small(workers=1, update_epochs=1, **options)
+    synchronous = config.schedule != "async"
+    make, made = runner.make_trainer, []
+    monkeypatch.setattr(runner, "make_trainer", lambda c: made.append(make(c)) or made[-1])
+    bootstrap, adv = EnvWorker.bootstrap_step, Actor.compute_adv
+
+    def dies() -> None:
+        trainer = made[-1]
+        process = trainer.rollout if config.rollout_process else trainer.env.simulator
+        ids = [process.process_id] if config.rollout_process else process.process_ids
+        os.kill(ids[0], signal.SIGKILL)
+
+    def begins(self: EnvWorker, step: Any, epoch: int, samples: Any = None) -> Any:
+        if last_use == "prefetch" and (step.index, epoch) == (2, 0):
+            dies()
+        return bootstrap(self, step, epoch, samples)
+
+    def trains(self: Actor, trajectories: Any) -> Any:
+        found = adv(self, trajectories)
+        if last_use == "answer" and self.updates == 2 * updates:
+            dies()
+        return found
+
+    updates = 2  # of an iteration
+    if synchronous:
+        runner.run(config, tmp_path / "whole", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(EnvWorker, "bootstrap_step", begins)
+        patched.setattr(Actor, "compute_adv", trains)
+        if last_use == "prefetch":  # of an iteration that there is not
+            assert runner.run(config, tmp_path / "two", 2).iterations == 2
+            assert saved(tmp_path / "two")["environments"] is not None
+        wanted = RolloutDiedError if config.rollout_process else SimulatorDiedError
+        with pytest.raises(wanted, match="SIGKILL during"):
+            runner.run(config, tmp_path / "run", 3, checkpoint_every=10 if last_use == "answer" else 1)
+    done = 3 if last_use == "answer" else 2
+    assert iterations_saved(tmp_path / "run") == done
+    assert len(metrics.read(tmp_path / "run" / metrics.NAME)) == done
+    assert saved(tmp_path / "run")["rollout" if config.rollout_process else "environments"] is None
+    runner.run(config, tmp_path / "run", 4, resume=True)
+    if synchronous:
+        one, other = (saved(tmp_path / name) for name in ("run", "whole"))
+        for name in ("actor", "rollout", "optimizer", "environments", "updates", "version"):
+            assert equal_bits(one[name], other[name]), name
+        text = [(tmp_path / name / record.NAME).read_text() for name in ("run", "whole")]
+        assert text[0] == text[1]
 
 
 @pytest.mark.parametrize(
