@@ -42,17 +42,49 @@ def end_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def end_marked(mark: str, *, within_s: float = 2.0) -> list[int]:
-    """Send SIGKILL to all that carry a mark until none is left; what is left after `within_s` seconds."""
+def end_marked(mark: str, *, group: int | None = None, within_s: float = 2.0) -> list[int]:
+    """Send SIGKILL to all that carry a mark until none of them runs; what is left after `within_s` seconds.
+
+    Parameters
+    ----------
+    mark : str
+        What they carry.
+    group : int, optional
+        A process group whose processes are ended too.
+    within_s : float
+        Longest time that this waits.
+    """
     until = time.monotonic() + within_s
+    # one that is ending has no environment any more, and may still hold files and devices
+    told: dict[int, int] = {}
     while True:
-        left = marked(mark)
-        for process in left:
+        found = marked(mark) + (_of_group(group) if group is not None else [])
+        for process in found:
+            state = _state(process)
+            if state is not None:
+                told[process] = state[1]
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        if not left or time.monotonic() > until:
+        left = [p for p, ticks in told.items() if (state := _state(p)) is not None and state[1] == ticks]
+        if not (found or left) or time.monotonic() > until:
             return left
         time.sleep(0.01)
+
+
+def _state(process: int) -> tuple[int, int] | None:
+    """Group of a process and when it started, in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if not fields or fields[0] in (b"Z", b"X") else (int(fields[2]), int(fields[19]))
+
+
+def _of_group(group: int) -> list[int]:
+    """Ids of the processes of a group."""
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+    return [p for p in processes if (state := _state(p)) is not None and state[0] == group]
 
 
 def guard(parent: int, mark: str, lines: int) -> None:
@@ -78,6 +110,11 @@ def guard(parent: int, mark: str, lines: int) -> None:
             text += new
             if text.endswith(b"bye\n"):
                 return
+    # the parent may have said something more in the moment in which it ended
+    while select.select([lines], [], [], 0)[0] and (new := os.read(lines, 4096)):
+        text += new
+    if text.endswith(b"bye\n"):
+        return
     for group in text.decode().split():
         end_group(int(group))
     end_marked(mark, within_s=10.0)
