@@ -64,7 +64,7 @@ def test_rounds_of_branches_begin_together_and_leave_set_up_out(tmp_path: Path) 
         assert (a.in_rounds, b.in_rounds) == (True, True)
         first, second = bench.together([a, b]), bench.together([a, b])
         for path in (begun, done):
-            os.unlink(path)
+            Path(path).unlink()
         alone = bench.together([a])
         processes = [*a.processes, *b.processes]
         assert len(processes) == 2  # one process for all rounds

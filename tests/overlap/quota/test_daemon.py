@@ -147,6 +147,7 @@ def test_who_ends_everything_by_name_ends_the_daemon_too(fake_mps: Path, number:
         os.kill(guardian, number)
         assert mps_guardian.start_ticks(guardian) is not None
         owner.send_signal(number)
+        owner.kill()  # under nohup it ignores SIGHUP
         owner.wait()
     assert gone(daemon.mark)
     assert no_folder(daemon.folder)
