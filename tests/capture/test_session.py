@@ -189,8 +189,9 @@ def test_a_span_of_ranges_is_kept(tmp_path, program):
     trace = rlprof.read(made)
     whole = trace.ranges.filter(~pl.col("cut") & (pl.col("name") == "iteration"))
     assert whole.height == 2
-    assert trace.samples["end_ns"].max() <= trace.meta.end_ns + 60_000_000
-    assert trace.meta.duration_ns < 0.6e9
+    assert trace.samples["start_ns"].max() < trace.meta.end_ns
+    # however long they took: from the start of the first to the end of the second
+    assert trace.meta.duration_ns == whole["end_ns"].max() - whole["start_ns"].min()
 
 
 def flushed(out: Path, count: int) -> None:
@@ -289,7 +290,10 @@ def test_kill_9_of_a_child_leaves_the_others_whole(tmp_path, program):
 def test_kill_9_of_the_sampler_is_noted(tmp_path):
     session = host(tmp_path / "run.rlprof")
     session.start()
-    time.sleep(0.8)
+    deadline = time.monotonic() + 60
+    while not any("activity" in part.tables for part in read_parts(session.folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     session._sampler.kill()
     time.sleep(0.7)
     trace = rlprof.read(session.stop())
@@ -420,5 +424,5 @@ with rlprof.capture({str(tmp_path / "run.rlprof")!r}, backend="host"):
         pass
 assert "polars" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert nodes(tmp_path / "run.rlprof") == {"iteration": 1}

@@ -198,7 +198,7 @@ LINKS = [Point(kind, {"bytes": 4096, "ranks": 2, "tier": "intra_node"}) for kind
 def test_two_processes_measure_every_collective_and_end() -> None:
     kept: list[Measurement] = []
     visits = [(p, n) for n in range(2) for p in LINKS]
-    note = links.measure_links(visits, Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=60)
+    note = links.measure_links(visits, Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=300)
     assert note == ""
     assert [(m.point, m.round) for m in kept] == visits
     assert all(len(m.seconds) == 2 and 0 < min(m.seconds) < 5 for m in kept)
@@ -218,7 +218,7 @@ def test_two_processes_measure_operators_together() -> None:
     points = [Point(p.kind, {**p.key, "shape": TWICE}) for p in TOGETHER]
     points.append(Point("inference", {**OPERATOR, "tensor": 2}))  # one KV head cannot be divided
     note = links.measure_links(
-        [(p, 0) for p in points], Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=60
+        [(p, 0) for p in points], Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=300
     )
     assert note == ""
     assert [m.point for m in kept] == points
@@ -294,7 +294,7 @@ def test_no_process_outlives_a_measurement_that_is_killed(tmp_path: Path) -> Non
     assert len(children) == 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 60
     while time.monotonic() < limit and any(Path(f"/proc/{c}").exists() for c in children):
         time.sleep(0.1)
     assert not any(Path(f"/proc/{c}").exists() for c in children)
