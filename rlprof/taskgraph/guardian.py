@@ -25,15 +25,45 @@ def marked(mark: str) -> list[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - a script that starts in milliseconds has no pathlib
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
-                environment = file.read()
-        except OSError:  # it has just ended, or is not ours
-            continue
+        environment = _environment(int(name))
         at = environment.find(f"{VARIABLE}=".encode())
         if at >= 0 and wanted in environment[at : environment.find(b"\0", at)]:
             found.append(int(name))
     return found
+
+
+def _environment(process: int, within_s: float = 1.0) -> bytes:
+    """Environment of a process; nothing if it has ended or is not ours.
+
+    One that is just executing a program has none for a moment, and is waited for: it would be overlooked.
+    """
+    until = None
+    while True:
+        found = _read(f"/proc/{process}/environ")
+        if found or found is None or not _executing(process):
+            return found or b""
+        until = until or time.monotonic() + within_s
+        if time.monotonic() > until:
+            return b""
+        time.sleep(0.001)
+
+
+def _executing(process: int) -> bool:
+    """Whether a process is just executing a program: it lives and its memory is not laid out yet."""
+    fields = (_read(f"/proc/{process}/stat") or b"").rpartition(b")")[2].split()
+    # neither a zombie, nor ending, nor a thread of the kernel; the address of its environment is not known
+    return (
+        len(fields) > 47 and fields[0] not in b"ZX" and not int(fields[6]) & 0x200004 and fields[47] == b"0"
+    )
+
+
+def _read(path: str) -> bytes | None:
+    """What a file holds; None if it is gone, or not ours."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return None
 
 
 def end_group(group: int) -> None:
@@ -73,11 +103,7 @@ def end_marked(mark: str, *, group: int | None = None, within_s: float = 2.0) ->
 
 def _state(process: int) -> tuple[int, int] | None:
     """Group of a process and when it started, in clock ticks since boot; None if it is gone or a zombie."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
+    fields = (_read(f"/proc/{process}/stat") or b"").rpartition(b")")[2].split()
     return None if not fields or fields[0] in (b"Z", b"X") else (int(fields[2]), int(fields[19]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,38 @@ def test_what_is_told_to_end_has_ended_or_is_named(monkeypatch: pytest.MonkeyPat
         looks.clear()
         assert end_marked("test.5;", within_s=0.0) == [child.pid]
         kill(child.pid, 9)
+
+
+def test_what_is_just_executing_a_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no environment in that moment, which is long where other processes have the core."""
+    read, executing = guardian._read, guardian._executing
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, VARIABLE: "test.7;"}) as child:
+        looks: list[str] = []
+
+        def in_the_middle(path: str) -> bytes | None:
+            if path == f"/proc/{child.pid}/environ" and len(looks) < 3:
+                looks.append(path)
+                return b""
+            return read(path)
+
+        monkeypatch.setattr(guardian, "_read", in_the_middle)
+        monkeypatch.setattr(guardian, "_executing", lambda p: p == child.pid or executing(p))
+        assert marked("test.7;") == [child.pid]
+        assert len(looks) == 3
+        child.kill()
+
+
+def test_nobody_waits_for_a_process_that_has_no_environment() -> None:
+    with subprocess.Popen(["sleep", "60"], env={}) as child:
+        until = time.monotonic() + 40
+        while guardian._executing(child.pid):
+            assert time.monotonic() < until
+        assert guardian._environment(child.pid) == b""
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not guardian._executing(child.pid)  # a zombie
+    assert not guardian._executing(child.pid)
+    assert not guardian._executing(2)  # a thread of the kernel, where it is seen
 
 
 def test_a_group_is_ended_with_what_is_marked() -> None:
