@@ -17,6 +17,8 @@ import time
 
 #: Environment variable that holds the marks, each ended by ";": those of a worker in a worker come after.
 VARIABLE = "RLPROF_WORKER"
+#: Flags of the kernel for a process: it is ending (PF_EXITING), or a thread of the kernel (PF_KTHREAD).
+_NO_PROGRAM = 0x4 | 0x200000
 
 
 def marked(mark: str) -> list[int]:
@@ -51,10 +53,9 @@ def _environment(process: int, within_s: float = 1.0) -> bytes:
 def _executing(process: int) -> bool:
     """Whether a process is just executing a program: it lives and its memory is not laid out yet."""
     fields = (_read(f"/proc/{process}/stat") or b"").rpartition(b")")[2].split()
-    # neither a zombie, nor ending, nor a thread of the kernel; the address of its environment is not known
-    return (
-        len(fields) > 47 and fields[0] not in b"ZX" and not int(fields[6]) & 0x200004 and fields[47] == b"0"
-    )
+    if len(fields) < 48 or fields[0] in (b"Z", b"X") or int(fields[6]) & _NO_PROGRAM:
+        return False
+    return fields[47] == b"0"  # the address of its environment
 
 
 def _read(path: str) -> bytes | None:

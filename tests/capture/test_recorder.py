@@ -34,7 +34,8 @@ PRELUDE = "import os, sys, time, threading, rlprof\nA = rlprof.annotate\n"
 FLUSHED = f"""
 from rlprof.capture import recorder
 def flushed():
-    done, after, drain = threading.Event(), time.monotonic() + {1.1 * recorder.FLUSH_S}, recorder.current._drain
+    done, drain = threading.Event(), recorder.current._drain
+    after = time.monotonic() + {1.1 * recorder.FLUSH_S}
     def drains():
         late = time.monotonic() > after
         drain()

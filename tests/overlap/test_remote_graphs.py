@@ -133,7 +133,7 @@ def test_worker_processes_give_the_native_bits_and_overlap(tmp_path: Path) -> No
         compare(program, region, policy)
         graph = program.graph(program._recordings["rollout"])
         program.install(interleave(split_spatial(graph, "rollout/chunk", 2), "rollout/chunk"))
-        # of eight calls each, the policy answers the second half while the simulator steps the first, and so on
+        # of eight calls each: the policy answers the second half while the simulator steps the first
         policy.meet_from_now(str(tmp_path), 1, 7)
         simulator.meet_from_now(str(tmp_path), 0, 6)
         region(np.zeros((SAMPLES, 3)))
