@@ -175,6 +175,22 @@ def test_the_exit_code_is_the_programs(tmp_path, program):
     assert nodes(made)["iteration"] == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_as_the_program_starts_is_passed_on(tmp_path, monkeypatch, number):
+    popen = subprocess.Popen
+
+    def interrupted(*arguments, **more):
+        made = popen(*arguments, **more)
+        signal.raise_signal(number)
+        return made
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    monkeypatch.setattr(sys, "stdin", None)  # no terminal, which would tell the program itself
+    code, made = run_command(["sleep", "60"], Session(tmp_path / "run.rlprof", Options(backend="none")))
+    assert code == 128 + number
+    assert made.is_file()
+
+
 def test_a_command_that_does_not_exist(tmp_path):
     with pytest.raises(UsageError, match="command not found: nonesuch"):
         run_command(["nonesuch"], host(tmp_path / "run.rlprof"))
