@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -258,6 +258,41 @@ time.sleep(60)
     while any(alive(p) for p in processes) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(alive(p) for p in processes)
+
+
+@pytest.mark.parametrize("serve", ["simulators.serve", "rollout_serve"])
+def test_a_process_whose_driver_is_gone_before_it_has_begun_ends_too(tmp_path: Path, serve: str) -> None:
+    """It never saw its driver, and a process that the driver had forked holds the other end of the socket."""
+    late = f"""
+import os, runpy, sys, time
+while not os.path.exists({str(tmp_path / "go")!r}):
+    time.sleep(0.01)
+runpy.run_module("rlprof.workloads.embodied.{serve}", run_name="__main__")
+"""
+    driver = f"""
+import socket, subprocess, sys
+mine, other = socket.socketpair()
+quiet = {{"stdout": subprocess.DEVNULL}}
+late = [sys.executable, "-c", {late!r}, str(other.fileno())]
+begins = subprocess.Popen(late, pass_fds=[other.fileno()], **quiet)
+holds = subprocess.Popen(["sleep", "60"], pass_fds=[mine.fileno()], **quiet)
+print(begins.pid, holds.pid)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", driver], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=120
+    )
+    begins, holds = map(int, done.stdout.split())
+    try:
+        (tmp_path / "go").touch()
+        until = time.monotonic() + 50
+        while alive(begins) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not alive(begins)
+        assert alive(holds)
+    finally:
+        for process in (begins, holds):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def nice_values(process: int) -> set[int]:
