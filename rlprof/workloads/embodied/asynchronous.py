@@ -49,7 +49,7 @@ class AsynchronousTrainer:
     ) -> None:
         self.trainer, self.staleness, self.timeout_s = trainer, staleness, timeout_s
         self.version = 0
-        self.dropped = 0
+        self.dropped = self._told_dropped = 0
         self._ready: deque[_Epoch] = deque()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -75,7 +75,6 @@ class AsynchronousTrainer:
             If no fresh epoch came in time.
         """
         phases: dict[str, Span] = {}
-        dropped = self.dropped
         with _timed(phases, "generate_rollouts"):  # what the actor waits
             fresh = self._fresh()
         trajectories = [epoch.trajectory for epoch in fresh]
@@ -87,12 +86,14 @@ class AsynchronousTrainer:
             self._publish()
             lag = [self.version - epoch.version for epoch in fresh]
             self.version += 1
+        dropped = self.dropped  # between iterations too
+        since, self._told_dropped = dropped - self._told_dropped, dropped
         return {
             "trajectories": trajectories,
             "training": training,
             "phases": phases,
             "staleness": lag,
-            "dropped_epochs": self.dropped - dropped,
+            "dropped_epochs": since,
         }
 
     def _publish(self) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.steps import Step, step
+from rlprof.workloads.embodied import ahead as module
 from rlprof.workloads.embodied import graph_driver, record, runner
 from rlprof.workloads.embodied.ahead import AheadSimulator, ResetsAhead, ahead_of, first_resets
 from rlprof.workloads.embodied.build import make_simulator
@@ -44,6 +46,7 @@ from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers, PlacedDriver
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.runner import measured_iteration, run
+from rlprof.workloads.embodied.simulators import processes
 from tests.workloads.embodied.made import small
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
@@ -60,7 +63,7 @@ def nothing_left() -> Iterator[None]:
     """No thread of the block is left after it."""
     before = set(threading.enumerate())
     yield
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 40.0
     while (left := set(threading.enumerate()) - before) and time.monotonic() < until:
         time.sleep(0.01)
     assert not left
@@ -160,7 +163,7 @@ class Fails:
         self.go = threading.Event()
 
     def reset(self, step_: GlobalStep, epoch: int, samples: Any = None) -> None:
-        assert self.go.wait(10.0)
+        assert self.go.wait(60.0)
         self.calls.append("reset")
         raise SimulatorError(f"reset {step_.index}, {epoch}")
 
@@ -217,38 +220,49 @@ def test_closing_waits_for_a_reset_and_what_it_raises_is_of_no_use() -> None:
         assert inner.calls == ["reset", "close"]
 
 
-def interrupted_after(seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
+def then_interrupted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Ctrl-C while a function is at work that does not return without it."""
+    native = getattr(owner, name)
+
+    def interrupted(*args: Any) -> Any:
+        patch.undo()
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            return native(*args)
+        finally:
+            timer.join()
+
+    patch.setattr(owner, name, interrupted)
 
 
 @pytest.mark.parametrize("way", ["release", "close"])
 def test_who_is_interrupted_while_a_reset_is_waited_for_at_the_end_does_not_wait_on(way: str) -> None:
     """A process that hangs would keep whoever presses Ctrl-C until its time limit."""
     with nothing_left():
-        one, other = (AheadSimulator(make_simulator(in_processes())) for _ in range(2))
+        config = in_processes(timeout_s=600.0)
+        one, other = (AheadSimulator(make_simulator(config)) for _ in range(2))
         ids = (*one.process_ids, *other.process_ids)
         began = time.monotonic()
         try:
             for simulator in (one, other):
                 os.kill(simulator.process_ids[0], signal.SIGSTOP)
                 simulator.begin(GlobalStep(0), 0)
-            if way == "release":
-                timers = [interrupted_after(0.3)]
-                with pytest.raises(KeyboardInterrupt):
-                    ResetsAhead((one, other)).release()
-            else:  # the first ends the wait for the reset, the second that for the simulator
-                timers = []
-                for simulator in (one, other):
-                    timers += [interrupted_after(0.3), interrupted_after(0.6)]
+            with contextlib.ExitStack() as patches:
+                first, second = (patches.enter_context(pytest.MonkeyPatch.context()) for _ in range(2))
+                if way == "release":
+                    then_interrupted(first, module, "wait")
                     with pytest.raises(KeyboardInterrupt):
-                        simulator.close()
-            assert time.monotonic() - began < 5.0
+                        ResetsAhead((one, other)).release()
+                else:  # the first ends the wait for the reset, the second that for the simulator
+                    for simulator in (one, other):
+                        then_interrupted(first, module, "wait")
+                        then_interrupted(second, simulator.inner, "close")
+                        with pytest.raises(KeyboardInterrupt):
+                            simulator.close()
+            assert time.monotonic() - began < 60.0
             assert not any(Path(f"/proc/{p}").exists() for p in ids)
         finally:
-            for timer in timers:
-                timer.join()
             for simulator in (one, other):
                 simulator.end()
                 simulator.close()
@@ -258,8 +272,13 @@ def test_who_is_interrupted_while_a_reset_is_waited_for_at_the_end_does_not_wait
     ("sent", "error"), [(signal.SIGKILL, SimulatorDiedError), (signal.SIGSTOP, SimulatorTimeoutError)]
 )
 def test_a_process_that_dies_or_hangs_during_a_reset_ahead_is_the_error_that_it_is(
-    sent: int, error: type[Exception]
+    sent: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def patient(connections: list[Any], timeout_s: float) -> list[Any]:
+        """The time limit is for the one that hangs: the other one may take its time."""
+        return connection.wait(connections, timeout_s if len(connections) == 1 else 60.0)
+
+    monkeypatch.setattr(processes, "wait", patient)
     with nothing_left():
         ahead = AheadSimulator(make_simulator(in_processes(workers=2, timeout_s=1.0)))
         ids = ahead.process_ids
