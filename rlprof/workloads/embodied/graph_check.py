@@ -48,8 +48,8 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
     Raises
     ------
     ConfigurationError
-        If the schedule is none that is wrapped as nodes or has switches of its own, the graph was selected
-        with other levers, or for an iteration of other calls.
+        If the schedule is none that is wrapped as nodes or has switches of its own, rollouts have a process
+        of their own, the graph was selected with other levers, or for an iteration of other calls.
     """
     if config.schedule != "colocated":
         raise ConfigurationError(
@@ -62,6 +62,11 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
                 f"a graph says what runs beside what, and {option} would do nothing",
                 hint=f"leave {option} away" + (", or use --reset-ahead" if name == "env_prefetch" else ""),
             )
+    if config.rollout_process:
+        raise ConfigurationError(
+            "a graph runs the phases of answers, and those of a rollout process cannot be told apart",
+            hint="leave --rollout-process away",
+        )
     check_levers(config, graph.facts.get("levers") or {})
     selected = graph.facts.get("config")
     if not isinstance(selected, Mapping):

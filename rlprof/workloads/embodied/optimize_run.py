@@ -11,7 +11,7 @@ from typing import Any
 
 import rlprof
 from rlprof.analysis.trials import Rule
-from rlprof.errors import OutputError
+from rlprof.errors import OutputError, RlprofError
 from rlprof.overlap.optimize.cost import OTHER
 from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
 from rlprof.overlap.optimize.decisions import each_once, read_entries
@@ -108,11 +108,21 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         }
         write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
-        with store.spending(QUOTA_SEARCH):
-            quotas = find_quotas(request, here, found, say)
+        # what fails from now on is told once all that was found is written
+        failures: list[RlprofError] = []
+        try:
+            with store.spending(QUOTA_SEARCH):
+                quotas = find_quotas(request, here, found, say)
+        except RlprofError as error:
+            failures.append(error)
+            quotas = Quotas(None, f"the search for quotas failed: {error.what}")
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and here.counter.whole:
-            checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
+            try:
+                checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
+            except RlprofError as error:
+                failures.append(error)
+                store.lose()
         else:
             store.lose()
             say("no checkpoint: it was interrupted inside of an iteration, or a trial")
@@ -124,6 +134,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
         _report(made, out / REPORT, say)
+    if failures:
+        raise failures[0]
     return Optimized(found, made, summary(found, out, trained))
 
 
