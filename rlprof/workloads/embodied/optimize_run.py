@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "levers": settled_by_levers(request.config, here.config, found.levers),
             "stream_priorities": search.streams,
             "rlprof": rlprof.__version__,
+            "date": datetime.now(UTC).date().isoformat(),
             "options": options.to_dict(),
         }
         write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
