@@ -39,13 +39,14 @@ class Table:
     def html(self) -> str:
         """Return it for a page."""
         title = f"<h3>{esc(self.title)}</h3>" if self.title else ""
-        head = "".join(f'<th scope="col"><span>{esc(h)}</span></th>' for h in self.heads)
+        cells = "".join(f'<th scope="col"><span>{esc(h)}</span></th>' for h in self.heads)
+        head = f"<thead><tr>{cells}</tr></thead>\n" if any(self.heads) else ""
         body = "\n".join(
             f"<tr>{''.join(f'<td>{esc(cell, CELL_LETTERS)}</td>' for cell in row)}</tr>" for row in self.rows
         )
         note = f'<p class="key">{sentence(self.note)}</p>' if self.note else ""
         return (
-            f'{title}<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
+            f'{title}<div class="scroll"><table>{head}'
             f"<tbody>\n{body}\n</tbody></table></div>{note}"
         )
 
@@ -53,7 +54,7 @@ class Table:
         return self.html()
 
     def __repr__(self) -> str:
-        cells = [self.heads, *self.rows]
+        cells = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
         widths = [max(len(row[n]) for row in cells) for n in range(len(self.heads))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         around = [self.title] if self.title else [], [self.note] if self.note else []

@@ -89,11 +89,11 @@ def phase_figure(result: Mapping[str, Any]) -> Figure | None:
         for name, part in ({} if isinstance(found, Unavailable) else found["parts"]).items():
             if part.get("active_frac") is not None and (name in names or len(names) < MOST_PHASES):
                 names[name] = None
-                rows.append((name, order, part["active_frac"]))
+                rows.append((name.replace("_", " "), order, part["active_frac"]))  # labels break at blanks
     if len(names) < 2:
         return None
     schema = {"phase": pl.String, "order": pl.String, "active_frac": pl.Float64}
-    frame = pl.DataFrame(sorted(rows, key=lambda r: list(names).index(r[0])), schema=schema, orient="row")
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     chart = bars_chart(
         frame, category="phase", value="active_frac", group="order", value_title=quantity(result),
         form=".0%", width=max(240, 110 * len(names)), height=160,

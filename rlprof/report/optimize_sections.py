@@ -74,7 +74,8 @@ def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Sectio
         "activity": _activity(result, width),
         "timelines": Section(
             "Timelines",
-            "One iteration each, on one axis: what each component ran.",
+            "One iteration each, on one axis: what each component ran."
+            + (f" Stored: {result['timelines_are']}." if result["timelines_are"] else ""),
             charts.timeline_figures(result, width),
         ),
         "gain": _gains(result, width),

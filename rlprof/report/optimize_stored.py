@@ -39,9 +39,26 @@ def read_result(path: Path | str) -> dict[str, Any]:
     except ValueError as error:
         raise RlprofError(f"is no JSON ({error})", where=path, hint="give a result.json") from error
     try:
-        return whole(found)
+        result = whole(found)
     except RlprofError as error:
         raise RlprofError(error.what, where=path, hint=error.hint) from None
+    if result["timelines"] is None:
+        result |= _timelines_beside(path)
+    return result
+
+
+def _timelines_beside(path: Path) -> dict[str, Any]:
+    """Timelines of a benchmark's result, which are stored beside it and name it."""
+    beside = path.with_name(path.name.replace("optimize_", "timelines_", 1))
+    if beside == path or not beside.is_file():
+        return {}
+    try:
+        found = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, Mapping) or found.get("result") != path.name:
+        return {}
+    return {"timelines": found.get("timelines"), "timelines_are": found.get("what")}
 
 
 def whole(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +99,7 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
         found.setdefault(name, None)
     found["iterations"] = list(found.get("iterations") or ())
     found.setdefault("counted", {})
+    found.setdefault("timelines_are", None)
     return found
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 import rlprof
-from rlprof.overlap.optimize.log import setting
+from rlprof.overlap.optimize.log import setting, shortened
 from rlprof.report.cells import Table
 from rlprof.report.text import count, duration, percent
 from rlprof.unavailable import Unavailable
@@ -220,41 +220,42 @@ def tried_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """Every candidate of the search: measured, refused, or not tried, and why."""
     if result["decisions"] is None:
         return Unavailable("the log of decisions is not stored in this result")
-    rows = [row for entry in result["decisions"] for row in _tried(entry)]
+    rows = [tuple(map(shortened, row)) for entry in result["decisions"] for row in _tried(entry)]
     if not rows:
         return Unavailable("no window was found, so nothing was tried")
-    return Table(("round", "window", "what", "comparison", "gain", "outcome"), tuple(rows))
+    return Table(("round", "window", "what", "outcome", "comparison", "gain"), tuple(rows))
 
 
 def _tried(e: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
     where = (str(e.get("round") or ""), last(e.get("target", "")))
     if e["what"] == "compared":
-        c = e["result"]
-        times = f"{spread_text(c['reference'])} → {spread_text(c['candidate'])} on {e['comparison']}"
         again = ", measured before" if e.get("reused") else ""
-        gain = f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again})"
-        yield (*where, str(e["steps"]), times, gain, str(e["outcome"]))
+        yield (*where, str(e["steps"]), str(e["outcome"]), *_compared(e["result"], str(e["comparison"]), again))
     elif e["what"] == "not measured":
-        yield (*where, str(e["steps"]), "", "", f"not measured: {e['reason']}")
+        yield (*where, str(e["steps"]), f"not measured: {e['reason']}", "", "")
     elif e["what"] == "candidates":
         for r in e["refused"]:
-            yield (*where, str(r["steps"]), "", "", f"refused: {r['reason']}")
+            yield (*where, str(r["steps"]), f"refused: {r['reason']}", "", "")
         for c in e["candidates"]:
             if not c["kept"]:
                 why = "tried for another window" if c.get("tried") else "not tried: others come first"
-                yield (*where, str(c["steps"]), "", "", why)
+                yield (*where, str(c["steps"]), why, "", "")
     elif e["what"] == "combined":
         for c in e["combinations"]:
             if c.get("reason"):
-                yield (where[0], "combination", str(c["steps"]), "", "", f"refused: {c['reason']}")
+                yield (where[0], "combination", str(c["steps"]), f"refused: {c['reason']}", "", "")
         for r in e["refused"]:
-            yield (where[0], "combination", str(r["steps"]), "", "", f"not with {r['others']}: {r['reason']}")
+            why = f"not with {r['others']}: {r['reason']}"
+            yield (where[0], "combination", str(r["steps"]), why, "", "")
     elif e["what"] == "validated":
-        c = e["result"]
-        times = f"{spread_text(c['reference'])} → {spread_text(c['candidate'])} on complete iterations"
-        gain = f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs)"
         what = "; ".join(map(str, e["steps"]))
-        yield (str(e["round"] or "all"), "combination", what, times, gain, str(e["outcome"]))
+        told = _compared(e["result"], "complete iterations", "")
+        yield (str(e["round"] or "all"), "combination", what, str(e["outcome"]), *told)
+
+
+def _compared(c: Mapping[str, Any], what: str, again: str) -> tuple[str, str]:
+    times = f"{spread_text(c['reference'])} → {spread_text(c['candidate'])} on {what}"
+    return times, f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again})"
 
 
 def cost_table(result: Mapping[str, Any]) -> Table:
@@ -298,17 +299,26 @@ def interference_table(result: Mapping[str, Any]) -> Table | Unavailable:
         why = NOT_STORED if found is None else found["reason"] or "none"
         return Unavailable(f"no factors of interference: {why}")
     residual = found.get("residual_frac") or {}
-    rows = tuple(
+    rows = [
         (
             last(f["node"]),
-            last(f["beside"]),
-            f"{f['factor']:.2f} ×",
+            _beside(f["beside"]),
+            f"{f['factor']:.2f} ×" + (f" ± {f['error_frac']:.0%}" if f.get("error_frac") else ""),
             count(f["calls"]),
             percent(residual.get(f["node"]), 1),
         )
         for f in found["factors"]
-    )
-    return Table(("node", "beside", "takes", "calls", "median residual"), rows, "Interference")
+    ]
+    for f in found.get("untold") or ():
+        if isinstance(f, Mapping):
+            where = (last(f.get("node", "")), _beside(f.get("beside", "")))
+            rows.append((*where, f"cannot be told: {f.get('reason', '')}", "", ""))
+    heads = ("node", "beside", "takes", "calls", "median residual")
+    return Table(heads, tuple(rows), "Interference")
+
+
+def _beside(found: Any) -> str:
+    return last(found) if isinstance(found, str) else ", ".join(map(last, found))
 
 
 def provenance_table(result: Mapping[str, Any]) -> Table:

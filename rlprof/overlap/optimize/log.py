@@ -70,7 +70,12 @@ def text(entries: Iterable[Mapping[str, Any]]) -> str:
 def lines(entry: Mapping[str, Any]) -> list[str]:
     """One entry for people; of paths their last part, of calls what tells them apart."""
     made = _WORDS.get(entry["what"])
-    return [str(dict(entry))] if made is None else [_PATH.sub(_name, line) for line in made(entry)]
+    return [str(dict(entry))] if made is None else [shortened(line) for line in made(entry)]
+
+
+def shortened(line: str) -> str:
+    """A line with the last part of each path in it, of calls what tells them apart."""
+    return _PATH.sub(_name, line)
 
 
 def _name(found: re.Match[str]) -> str:

@@ -32,7 +32,8 @@ __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
-FILES = (GRAPH, QUOTAS, RESULT, REPORT, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+NOTEBOOK = "report.ipynb"
+FILES = (GRAPH, QUOTAS, RESULT, REPORT, NOTEBOOK, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
 
 
 @dataclass(frozen=True)
@@ -188,5 +189,7 @@ def _report(made: dict[str, Any], path: Path, say: Callable[[str], None]) -> Non
         say(f"no report: it needs polars and altair; {RESULT} has what it shows")
         return
     from rlprof.report.optimize import write_optimization_report
+    from rlprof.report.optimize_notebook import write_optimization_notebook
 
     write_optimization_report(made, path)
+    write_optimization_notebook(path.with_name(RESULT), path.with_name(NOTEBOOK))
