@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlprof.report.text import esc, sentence
+from rlprof.text import shorten
 from rlprof.unavailable import Unavailable
 
 #: Letters of a cell.
 CELL_LETTERS = 600
+#: Letters of a cell where a table is shown as text.
+TEXT_LETTERS = 100
 #: Letters of a line of a log.
 LINE_LETTERS = 4_000
 
@@ -54,7 +57,8 @@ class Table:
         return self.html()
 
     def __repr__(self) -> str:
-        cells = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
+        all_rows = [self.heads, *self.rows] if any(self.heads) else list(self.rows)
+        cells = [[shorten(cell, TEXT_LETTERS) for cell in row] for row in all_rows]
         widths = [max(len(row[n]) for row in cells) for n in range(len(self.heads))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         around = [self.title] if self.title else [], [self.note] if self.note else []

@@ -12,7 +12,7 @@ from rlprof.plots.reproductions import bars_chart, lines_chart
 from rlprof.plots.rose import course_chart, distribution_chart
 from rlprof.report.cells import Figure
 from rlprof.report.optimize_quota import level_points
-from rlprof.report.optimize_tables import ORDERS, course_of, courses_note, quantity
+from rlprof.report.optimize_tables import ORDERS, course_of, courses_note, quantity, sampled
 from rlprof.unavailable import Unavailable
 
 #: Rows of each timeline.
@@ -87,7 +87,8 @@ def phase_figure(result: Mapping[str, Any]) -> Figure | None:
     for order in ORDERS:
         found = course_of(result, order)
         for name, part in ({} if isinstance(found, Unavailable) else found["parts"]).items():
-            if part.get("active_frac") is not None and (name in names or len(names) < MOST_PHASES):
+            told = part.get("active_frac") is not None and sampled(found, part)
+            if told and (name in names or len(names) < MOST_PHASES):
                 names[name] = None
                 rows.append((name.replace("_", " "), order, part["active_frac"]))  # labels break at blanks
     if len(names) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlprof.overlap.optimize.log import text
@@ -69,46 +69,15 @@ def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Sectio
         Of wide charts, in pixels.
     """
     result = whole(result)
-    return {
-        "graph": _graph(result),
-        "activity": _activity(result, width),
-        "timelines": Section(
-            "Timelines",
-            "One iteration each, on one axis: what each component ran."
-            + (f" Stored: {result['timelines_are']}." if result["timelines_are"] else ""),
-            charts.timeline_figures(result, width),
-        ),
-        "gain": _gains(result, width),
-        "levers": Section(
-            "Levers",
-            "Settings that were tried alone, in complete iterations; what is compared above has those that were"
-            " kept on both sides.",
-            [tables.lever_table(result)],
-        ),
-        "windows": Section(
-            "Windows",
-            "Nodes of the iteration that the first round profiled: tier by activity, then by unused time.",
-            [tables.window_table(result)],
-        ),
-        "tried": _tried(result),
-        "quotas": _quotas(result, width),
-        "cost": Section(
-            "What it cost", "Iterations that were trained on the way count as training; the rest is net cost.",
-            [tables.cost_table(result)],
-        ),
-        "estimates": Section(
-            "Estimates",
-            "Durations on parts of a batch, and how much longer calls take beside others, with residuals.",
-            [tables.batch_table(result), tables.interference_table(result)],
-        ),
-        "machine": Section(
-            "State of the machine", "Read beside iterations and trials.", [quota.state_table(result)]
-        ),
-        "provenance": Section("Where these numbers come from", "", [tables.provenance_table(result)]),
-    }  # fmt: skip
+    return {name: make(result, width) for name, make in _SECTIONS.items()}
 
 
-def _graph(result: Mapping[str, Any]) -> Section:
+def section(result: Mapping[str, Any], name: str, *, width: Any = 800) -> Section:
+    """Return one of the sections; see `sections`."""
+    return _SECTIONS[name](whole(result), width)
+
+
+def _graph(result: Mapping[str, Any], _width: Any) -> Section:
     steps = tuple(map(str, result["steps"]))
     items: list[Item] = [Lines(steps) if steps else Unavailable("none: the native order is kept")]
     return Section("The graph", "Steps from the native order to the one that is kept.", items)
@@ -138,7 +107,7 @@ def _gains(result: Mapping[str, Any], width: Any) -> Section:
     return Section("Gain with its spread", "Complete iterations in turn, each of which is training.", items)
 
 
-def _tried(result: Mapping[str, Any]) -> Section:
+def _tried(result: Mapping[str, Any], _width: Any) -> Section:
     items: list[Item] = [tables.tried_table(result)]
     if result["decisions"]:
         items.append(Lines(tuple(text(result["decisions"]).splitlines()), fold="All decisions, in words"))
@@ -158,3 +127,56 @@ def _quotas(result: Mapping[str, Any], width: Any) -> Section:
         items += [] if figure is None else [figure]
         items.append(quota.validation_table(found))
     return Section("Quotas", lead, items)
+
+
+def _timelines(result: Mapping[str, Any], width: Any) -> Section:
+    stored = f" Stored: {result['timelines_are']}." if result["timelines_are"] else ""
+    lead = f"One iteration each, on one axis: what each component ran.{stored}"
+    return Section("Timelines", lead, charts.timeline_figures(result, width))
+
+
+def _levers(result: Mapping[str, Any], _width: Any) -> Section:
+    lead = (
+        "Settings that were tried alone, in complete iterations; what is compared above has those that were kept"
+        " on both sides."
+    )
+    return Section("Levers", lead, [tables.lever_table(result)])
+
+
+def _windows(result: Mapping[str, Any], _width: Any) -> Section:
+    lead = "Nodes of the iteration that the first round profiled: tier by activity, then by unused time."
+    return Section("Windows", lead, [tables.window_table(result)])
+
+
+def _cost(result: Mapping[str, Any], _width: Any) -> Section:
+    lead = "Iterations that were trained on the way count as training; the rest is net cost."
+    return Section("What it cost", lead, [tables.cost_table(result)])
+
+
+def _estimates(result: Mapping[str, Any], _width: Any) -> Section:
+    lead = "Durations on parts of a batch, and how much longer calls take beside others, with residuals."
+    return Section("Estimates", lead, [tables.batch_table(result), tables.interference_table(result)])
+
+
+def _machine(result: Mapping[str, Any], _width: Any) -> Section:
+    return Section("State of the machine", "Read beside iterations and trials.", [quota.state_table(result)])
+
+
+def _provenance(result: Mapping[str, Any], _width: Any) -> Section:
+    return Section("Where these numbers come from", "", [tables.provenance_table(result)])
+
+
+_SECTIONS: dict[str, Callable[[Mapping[str, Any], Any], Section]] = {
+    "graph": _graph,
+    "activity": _activity,
+    "timelines": _timelines,
+    "gain": _gains,
+    "levers": _levers,
+    "windows": _windows,
+    "tried": _tried,
+    "quotas": _quotas,
+    "cost": _cost,
+    "estimates": _estimates,
+    "machine": _machine,
+    "provenance": _provenance,
+}

@@ -71,6 +71,13 @@ def courses_note(result: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
+def sampled(course: Mapping[str, Any] | Unavailable, part: Mapping[str, Any]) -> bool:
+    """Return whether a part of an iteration is at least as long as a sample: else others' activity is its."""
+    if isinstance(course, Unavailable):
+        return False
+    return (part.get("seconds") or 0.0) >= (course.get("period_s") or 0.0)
+
+
 def phase_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """Activity by phase, before and after: seconds, mean activity, shares of its time at low activity."""
     found = {order: course_of(result, order) for order in ORDERS}
@@ -83,11 +90,12 @@ def phase_table(result: Mapping[str, Any]) -> Table | Unavailable:
         row = [name]
         for order in ORDERS:
             part = parts[order].get(name) or {}
+            known = sampled(found[order], part)
             row += [
                 duration(part.get("seconds")),
-                percent(part.get("active_frac"), 1),
-                percent(part.get("below_half")),
-                percent(part.get("below_most")),
+                percent(part.get("active_frac") if known else None, 1),
+                percent(part.get("below_half") if known else None),
+                percent(part.get("below_most") if known else None),
             ]
         rows.append(tuple(row))
     notes = []
@@ -98,6 +106,8 @@ def phase_table(result: Mapping[str, Any]) -> Table | Unavailable:
             notes.append(f"phases {order}: when its calls ran was not recorded")
         elif f["phases_of"] != "this iteration":
             notes.append(f"phases {order} are those of {f['phases_of']}")
+    if any(not sampled(found[o], part) for o in ORDERS for part in parts[o].values()):
+        notes.append("what is shorter than a sample has no activity of its own")
     notes.append("a phase reaches from its first call to the end of its last one: phases may overlap")
     heads = ["part"]
     for order in ORDERS:
