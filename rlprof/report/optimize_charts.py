@@ -134,9 +134,14 @@ def pair_figure(result: Mapping[str, Any], width: Any) -> Figure | None:
     )
     chart = lines_chart(
         frame, x="pair", y="seconds", group="order", x_title="pair, in the order measured",
-        y_title="s of an iteration", x_scale="linear", points_only=ORDERS, zero=False, width=width, height=180,
+        y_title="s of an iteration", x_scale="linear", x_values=ticks(len(pairs)), points_only=ORDERS, zero=False, width=width, height=180,
     )  # fmt: skip
     return Figure("pairs", chart)
+
+
+def ticks(count: int, most: int = 12) -> list[float]:
+    """Ticks of an axis of so many things: whole numbers from 1 on."""
+    return [float(n) for n in range(1, count + 1, max(1, -(-count // most)))]
 
 
 def quota_figure(found: Mapping[str, Any], width: Any) -> Figure | None:

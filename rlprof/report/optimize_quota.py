@@ -18,7 +18,14 @@ STATE = {
     "temperature_c": "temperature (°C)",
     "power_w": "power (W)",
     "slowed_by": "reasons for lower clocks (bits of NVML)",
+    "slowed_frac": "share of trials that were slowed down",
+    "core_mhz": "clock of cores (MHz)",
+    "throttled": "times that cores were throttled",
+    "own_cores": "cores kept busy by the program",
+    "others_cores": "cores kept busy by others",
 }
+#: Of a state, but no state of the machine.
+NO_STATE = frozenset({"wall_s", "cores", "trials"})
 #: Values of one kind that are told apart in a cell.
 MOST_VALUES = 6
 
@@ -47,18 +54,16 @@ def quota_table(found: Mapping[str, Any]) -> Table:
             ),
         ]
         rows += [("other pair", str(one)) for one in pair.get("others") or ()]
-    for name in ("readiness", "slack", "slack_s", "readiness_s"):
-        if found.get(name) is not None:
-            rows.append((name.removesuffix("_s"), _shown(name, found[name])))
-    if found.get("seconds") is not None or found.get("seconds_s") is not None:
-        rows.append(("took", duration(found.get("seconds", found.get("seconds_s")))))
+    cost = found.get("cost")
+    if isinstance(cost, Mapping):
+        took = f"{duration(cost.get('total_s'))}, {duration(cost.get('retained_training_s'))} of it training"
+        trials = f"{count(cost.get('iterations'))} iterations, {count(cost.get('trials'))} local trials"
+        rows.append(("took, apart from the rest", f"{took} that counts; {trials}"))
+    elif found.get("seconds") is not None:
+        rows.append(("took", duration(found["seconds"])))
+    if found.get("stopped"):
+        rows.append(("not finished", "it was interrupted, or its budget was spent"))
     return Table(("", ""), tuple(rows))
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k}: {_shown(k, v)}" for k, v in value.items())
-    return duration(value) if isinstance(value, int | float) and "count" not in name else str(value)
 
 
 def trials_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -90,11 +95,19 @@ def trial_table(found: Mapping[str, Any]) -> Table | Unavailable:
                 duration(time_s),
                 duration(trial.get("spread_s")),
                 count(trial.get("runs")),
+                _beside_q0(trial),
                 _verdict(trial, start, best, reference),
             )
         )
-    heads = ("", "phase", "SMs", "share", "median", "least to most", "runs", "outcome")
+    heads = ("", "phase", "SMs", "share", "median", "least to most", "runs", "in pairs with q0", "outcome")
     return Table(heads, tuple(rows), "Levels", str(search.get("reason") or "") if search.get("search") else "")
+
+
+def _beside_q0(trial: Mapping[str, Any]) -> str:
+    c = trial.get("comparison")
+    if not isinstance(c, Mapping) or "gain_frac" not in c:
+        return "–"
+    return f"{c['gain_frac']:+.1%}, {c.get('decision', '')} ({len(c.get('pairs') or ())} pairs)"
 
 
 def _verdict(trial: Mapping[str, Any], start: Any, best: Any, reference: float | None) -> str:
@@ -106,8 +119,8 @@ def _verdict(trial: Mapping[str, Any], start: Any, best: Any, reference: float |
     time_s = trial.get("time_s")
     if start is not None and trial.get("k") == start:
         return "q0: what others are compared with" + ("; the least time" if best == start else "")
-    gain = ""
-    if reference and time_s is not None:
+    gain = ""  # the pairs with q0 say it where there are any; times apart drift
+    if reference and time_s is not None and not isinstance(trial.get("comparison"), Mapping):
         gain = f" ({1 - time_s / reference:+.1%} against q0)"
     if best is not None and trial.get("k") == best:
         return f"the least time: validated by complete iterations{gain}"
@@ -161,7 +174,7 @@ def state_table(result: Mapping[str, Any]) -> Table | Unavailable:
     rows = []
     for kind, states in by_kind.items():
         for key in keys:
-            values = [s[key] for s in states if s.get(key) is not None]
+            values = [s[key] for s in states if s.get(key) is not None and key not in NO_STATE]
             if values:
                 rows.append((kind, STATE.get(key, key.replace("_", " ")), count(len(values)), _range(values)))
     if not rows:
@@ -194,9 +207,13 @@ def _states(result: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         for state in _flat(one.get("state"), one.get("facts")):
             yield kind, state
     for entry in result["decisions"] or ():
-        inside = entry.get("result") if isinstance(entry.get("result"), Mapping) else {}
+        inside = entry.get("result")
         kind = "local trials" if entry["what"] == "compared" else str(entry["what"])
-        for state in _flat(entry.get("state"), (inside or {}).get("state")):
+        beside = entry.get("machine") or {}  # state of each side, over its trials
+        for side in ("reference", "candidate"):
+            for state in _flat(beside.get(side)):
+                yield f"{kind}, {side}", state
+        for state in _flat(entry.get("state"), inside.get("state") if isinstance(inside, Mapping) else None):
             yield kind, state
     quota = result["quota"]
     for trial in trials_of(quota) if isinstance(quota, Mapping) else ():

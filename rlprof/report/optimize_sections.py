@@ -130,8 +130,12 @@ def _quotas(result: Mapping[str, Any], width: Any) -> Section:
 
 
 def _timelines(result: Mapping[str, Any], width: Any) -> Section:
-    stored = f" Stored: {result['timelines_are']}." if result["timelines_are"] else ""
-    lead = f"One iteration each, on one axis: what each component ran.{stored}"
+    lead = "One iteration each, on one axis: what each component ran."
+    before = tables.course_of(result, "before")
+    if result["timelines_are"]:
+        lead += f" Stored: {result['timelines_are']}."
+    elif not isinstance(before, Unavailable) and before.get("phases_of") not in (None, "this iteration"):
+        lead += f" Before: {before['phases_of']}; native code does not tell when its calls run."
     return Section("Timelines", lead, charts.timeline_figures(result, width))
 
 
@@ -150,7 +154,8 @@ def _windows(result: Mapping[str, Any], _width: Any) -> Section:
 
 def _cost(result: Mapping[str, Any], _width: Any) -> Section:
     lead = "Iterations that were trained on the way count as training; the rest is net cost."
-    return Section("What it cost", lead, [tables.cost_table(result)])
+    parts = tables.part_table(result)
+    return Section("What it cost", lead, [tables.cost_table(result), *([] if parts is None else [parts])])
 
 
 def _estimates(result: Mapping[str, Any], _width: Any) -> Section:

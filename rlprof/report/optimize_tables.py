@@ -176,7 +176,7 @@ def gain_table(result: Mapping[str, Any]) -> Table | Unavailable:
             gain_text(c),
             count(len(c["pairs"])),
             str(c["decision"]),
-            str(c["reason"]),
+            _ended(c),
         )
         for name, c in compared
         if c is not None
@@ -186,6 +186,11 @@ def gain_table(result: Mapping[str, Any]) -> Table | Unavailable:
     heads = ("", "before", "after", "gain", "gain an iteration", "pairs", "decision", "ended")
     note = "the gain is the median over pairs, not the difference of the medians."
     return Table(heads, rows, "", note)
+
+
+def _ended(c: Mapping[str, Any]) -> str:
+    """Why a comparison ended, and what the machine's state puts in doubt."""
+    return "; ".join([str(c["reason"]), *(f"doubtful: {said}" for said in c.get("doubts") or ())])
 
 
 def counted_table(result: Mapping[str, Any]) -> Table | None:
@@ -265,7 +270,8 @@ def _tried(e: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
 
 def _compared(c: Mapping[str, Any], what: str, again: str) -> tuple[str, str]:
     times = f"{spread_text(c['reference'])} → {spread_text(c['candidate'])} on {what}"
-    return times, f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again})"
+    doubts = "".join(f"; doubtful: {said}" for said in c.get("doubts") or ())
+    return times, f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again}){doubts}"
 
 
 def cost_table(result: Mapping[str, Any]) -> Table:
@@ -278,7 +284,29 @@ def cost_table(result: Mapping[str, Any]) -> Table:
         if name not in COST and name.endswith("_s") and isinstance(value, int | float)
     ]
     rows.append(("paid back after", payback(result)))
-    return Table(("", ""), tuple(rows))
+    sessions, unknown = cost.get("sessions") or (), cost.get("measurements_of_unknown_cost")
+    notes = [f"in {len(sessions)} sessions"] if len(sessions) > 1 else []
+    if unknown:
+        notes.append(f"what {unknown} measurements of an earlier version took is not known")
+    return Table(("", ""), tuple(rows), note="; ".join(notes))
+
+
+def part_table(result: Mapping[str, Any]) -> Table | None:
+    """What each part of the work took, over all sessions; None: the result does not tell it."""
+    parts = result["overhead"].get("parts") or ()
+    rows = tuple(
+        (
+            str(p["part"]) + (" (apart)" if p.get("apart") else ""),
+            duration(p.get("total_s")),
+            duration(p.get("retained_training_s")),
+            duration(p.get("net_s")),
+            count(p.get("iterations")) + (f" ({p['lost_iterations']} lost)" if p.get("lost_iterations") else ""),
+            count(p.get("trials")),
+        )
+        for p in parts
+    )
+    heads = ("part", "took", "training that counts", "net", "iterations", "local trials")
+    return Table(heads, rows, "By part") if rows else None
 
 
 def payback(result: Mapping[str, Any]) -> str:
@@ -305,8 +333,8 @@ def batch_table(result: Mapping[str, Any]) -> Table | Unavailable:
 def interference_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """How much longer calls take beside others."""
     found = result["interference"]
-    if found is None or not found["factors"]:
-        why = NOT_STORED if found is None else found["reason"] or "none"
+    if found is None or not (found["factors"] or found.get("untold")):
+        why = NOT_STORED if found is None else found.get("reason") or "none can be told"
         return Unavailable(f"no factors of interference: {why}")
     residual = found.get("residual_frac") or {}
     rows = [
@@ -328,7 +356,8 @@ def interference_table(result: Mapping[str, Any]) -> Table | Unavailable:
 
 
 def _beside(found: Any) -> str:
-    return last(found) if isinstance(found, str) else ", ".join(map(last, found))
+    """Nodes that run beside; several that cannot be told apart are one text, or a list."""
+    return ", ".join(map(last, found.split(", ") if isinstance(found, str) else found))
 
 
 def provenance_table(result: Mapping[str, Any]) -> Table:

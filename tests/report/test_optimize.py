@@ -25,7 +25,7 @@ STORED = ["optimize/cpu.json", "gpu/optimize_libero.json", "gpu/optimize_mujoco_
 QUOTA = {
     "quotas": {"simulator": 40},
     "reason": "clear after 6 pairs",
-    "seconds": 61.5,
+    "cost": {"total_s": 61.5, "retained_training_s": 20.0, "iterations": 8, "trials": 12},
     "pair": {
         "earlier": "env", "later": "rollout", "join": "predict", "slack_s": 0.031, "occurrences": 24,
         "earlier_ready_s": 0.1, "later_ready_s": 0.131, "others": ["actor and env: they never overlap"],
@@ -35,6 +35,8 @@ QUOTA = {
         "trials": [
             {"k": 9, "phase": "start", "amount": 132, "setting": 100, "time_s": 0.5, "spread_s": 0.01, "runs": 2},
             {"k": 4, "phase": "coarse", "amount": 52, "setting": 40, "time_s": 0.4, "spread_s": 0.02, "runs": 2},
+            {"k": 6, "phase": "fine", "amount": 72, "setting": 55, "time_s": 0.45, "spread_s": 0.02, "runs": 5,
+             "comparison": {"gain_frac": 0.11, "decision": "better", "pairs": [[0.5, 0.45]] * 5}},
             {"k": 1, "phase": "coarse", "amount": 12, "setting": 10, "time_s": None, "unavailable": "no memory"},
         ],
     },
@@ -171,6 +173,8 @@ def test_quotas_show_every_level_and_why_it_was_kept_or_dropped(result) -> None:
     assert re.search(r"^has slack +env, before rollout; they meet at predict", text, re.MULTILINE)
     assert re.search(r"100 % +500 ms .* q0: what others are compared with", text)
     assert re.search(r"40 % +400 ms .* validated by complete iterations \(\+20\.0% against q0\)", text)
+    assert re.search(r"55 % +450 ms .* \+11\.0%, better \(5 pairs\) +dropped: another level took less", text)
+    assert "61.5 s, 20 s of it training that counts; 8 iterations, 12 local trials" in text
     assert "not measured: no memory" in text
     assert re.search(r"5 s \(quartiles .* kept +clear after 6 pairs", text)
     assert [f.key for f in shown.figures] == ["quota"]
@@ -186,13 +190,42 @@ def test_states_of_the_machine_are_told_by_kind_of_work(result) -> None:
     rows = [{"graph": graph, "time_s": 1.0, "facts": {"gpu": gpu | {"sm_clock_mhz": c}}} for c in (1200.0, 1980.0)]
     text = repr(section(result | {"iterations": rows}, "machine").items[0])
     assert re.search(r"^native iterations +SM clock \(MHz\) +2 +1590 \(1200 to 1980\)", text, re.MULTILINE)
-    trial = next(e for e in result["decisions"] if e["what"] == "compared") | {"state": {"gpu": gpu}}
+    sides = {"reference": gpu | {"trials": 3, "wall_s": 1.0, "others_cores": 0.5}, "candidate": gpu}
+    trial = next(e for e in result["decisions"] if e["what"] == "compared") | {"machine": sides}
     text = repr(section(result | {"decisions": [*result["decisions"], trial]}, "machine").items[0])
-    assert re.search(r"^local trials +SM clock \(MHz\) +1 +1980", text, re.MULTILINE)
+    assert re.search(r"^local trials, candidate +SM clock \(MHz\) +1 +1980", text, re.MULTILINE)
+    assert re.search(r"^local trials, reference +cores kept busy by others +1 +0\.5", text, re.MULTILINE)
+    assert "wall s" not in text
     unread = [{"graph": graph, "time_s": 1.0, "facts": {"gpu": "unavailable: nvidia-smi gave no answer"}}]
     (why,) = section(result | {"iterations": unread}, "machine").items
     assert isinstance(why, Unavailable)
     assert "nvidia-smi gave no answer" in why.reason
+
+
+def test_the_cost_is_told_by_part_and_doubts_with_the_comparison(result) -> None:
+    part = {
+        "part": "search", "total_s": 50.0, "retained_training_s": 20.0, "net_s": 30.0, "iterations": 12,
+        "lost_iterations": 2, "trials": 40, "apart": False,
+    }  # fmt: skip
+    quotas = part | {"part": "quotas", "apart": True, "lost_iterations": 0}
+    more = {"parts": [part, quotas], "sessions": [{}, {}], "measurements_of_unknown_cost": 3}
+    shown = section(result | {"overhead": result["overhead"] | more}, "cost")
+    text = "\n".join(map(repr, shown.items))
+    assert "in 2 sessions; what 3 measurements of an earlier version took is not known" in text
+    assert re.search(r"^search +50 s +20 s +30 s +12 \(2 lost\) +40", text, re.MULTILINE)
+    assert "quotas (apart)" in text
+    doubted = result["total"] | {"doubts": ["others kept 1.5 cores busy beside one side"]}
+    gain = optimization_html(result | {"total": doubted, "rounds": []})
+    assert "doubtful: others kept 1.5 cores busy beside one side" in gain
+
+
+def test_factors_that_cannot_be_told_say_why(result) -> None:
+    factors = [{"node": "a/b", "beside": "a/c, a/d", "factor": 1.5, "error_frac": 0.1, "calls": 4}]
+    untold = [{"node": "a/b", "beside": "a/e", "reason": "too few calls"}]
+    found = {"reason": None, "factors": factors, "residual_frac": {"a/b": 0.02}, "untold": untold}
+    text = repr(section(result | {"interference": found}, "estimates").items[1])
+    assert re.search(r"^b +c, d +1\.50 × ± 10% +4 +2\.0 %", text, re.MULTILINE)
+    assert "cannot be told: too few calls" in text
 
 
 @pytest.mark.parametrize("name", STORED)
