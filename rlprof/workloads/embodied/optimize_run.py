@@ -92,6 +92,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "hardware": hardware(here.config),
             "spares": request.spares,
             "levers": settled_by_levers(request.config, here.config, found.levers),
+            "chosen": dict(request.chosen),
             "stream_priorities": search.streams,
             "rlprof": rlprof.__version__,
             "options": options.to_dict(),
