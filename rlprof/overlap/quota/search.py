@@ -139,22 +139,7 @@ class QuotaSearch:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a JSON document."""
-        rows = []
-        for order, trial in enumerate(self.trials):
-            row: dict[str, Any] = {
-                "order": order,
-                "k": trial.k,
-                "phase": trial.phase,
-                **trial.level.to_dict(),
-            }
-            if isinstance(trial.measurement, Measurement):
-                found = trial.measurement
-                row |= {"time_s": found.time_s, "spread_s": found.spread_s, "runs": found.runs}
-                if hasattr(found.detail, "to_dict"):
-                    row["comparison"] = found.detail.to_dict()
-            else:
-                row |= {"time_s": None, "unavailable": trial.measurement.reason}
-            rows.append(row)
+        rows = [{"order": order, **trial.to_dict()} for order, trial in enumerate(self.trials)]
         return {
             "levels": [level.to_dict() for level in self.levels],
             "start": self.start,
@@ -255,6 +240,22 @@ def quota_search(
         anchor = search.anchor
     best = min(search.times, key=search.times.__getitem__)  # of equal ones the first
     return QuotaSearch(levels, k0, rho, tuple(search.trials), anchor, best, complete, reason)
+
+
+def unfinished(levels: Sequence[Level], trials: Sequence[Trial], reason: str) -> QuotaSearch:
+    """Return what there is of a search from the last level that has not ended.
+
+    Parameters
+    ----------
+    levels : sequence of Level
+        All levels, weakest first.
+    trials : sequence of Trial
+        Those that were measured; at least the start.
+    reason : str
+        Why it has not ended.
+    """
+    count, best = len(levels), min(trials, key=lambda trial: trial.time_s)
+    return QuotaSearch(tuple(levels), count, coarse_step(count), tuple(trials), count, best.k, False, reason)
 
 
 def sweep(

@@ -1,0 +1,314 @@
+"""The search of `rlprof.workloads.embodied.quotas.tune`: pair, levels in pairs with q0, complete iterations."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rlprof.analysis.trials import PairedComparison, Rule, measure_paired, spread
+from rlprof.errors import RlprofError
+from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.optimize.algorithm import was_interrupted
+from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
+from rlprof.overlap.optimize.cost import QUOTAS
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.options import compared
+from rlprof.overlap.optimize.steps import Step
+from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.optimize.workload import Trial as Ready
+from rlprof.overlap.quota.levels import Level
+from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
+from rlprof.overlap.quota.paired import PairedLevels, left_of, no_further_level, no_validation
+from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep, unfinished
+from rlprof.overlap.quota.validation import Validation, decided, unneeded
+from rlprof.taskgraph.errors import RestoreError
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.errors import SimulatorError
+from rlprof.workloads.embodied.nodes import ENV
+from rlprof.workloads.embodied.quotas import Quotas
+
+if TYPE_CHECKING:
+    from rlprof.overlap.optimize.program import ProgramWorkload
+    from rlprof.workloads.embodied.exchange import Exchangeable
+
+
+@dataclass
+class Tuner:
+    """One search at work; parameters as of `rlprof.workloads.embodied.quotas.tune`.
+
+    Attributes
+    ----------
+    found : Quotas
+        What is known so far.
+    trials : list of Trial
+        Of the search, in the order measured.
+    """
+
+    workload: ProgramWorkload
+    graph: CallGraph
+    steps: Sequence[Step]
+    simulator: Exchangeable
+    levels: tuple[Level, ...]
+    workers: Mapping[str, WorkerProcess | None]
+    rule: Rule
+    local: Rule
+    budget_s: float | None
+    sweep_every: int | None
+    key: str
+    log: DecisionLog
+    store: Store
+    say: Callable[[str], None]
+    found: Quotas = field(default_factory=lambda: Quotas(None, "not finished"))
+    trials: list[Trial] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+    trial_s: float = 0.0  # how long measuring a level takes
+    iteration_s: float = 0.0
+    at_work: bool = False  # simulators of a level run trials: their state is put back after each
+    _reused: set[Level] = field(default_factory=set)
+
+    def run(self) -> Quotas:
+        """Do all of it."""
+        with self.store.spending(QUOTAS):
+            try:
+                self._search()
+            except KeyboardInterrupt:
+                self._interrupted(intact=True)
+            except RestoreError as error:
+                if not was_interrupted(error):
+                    raise
+                self._interrupted(intact=False)
+        self.found = replace(self.found, cost=self.store.spent(QUOTAS))
+        return self.found
+
+    def _search(self) -> None:
+        pair = self._pair()
+        if isinstance(pair, Unavailable):
+            self.found = Quotas(None, pair.reason)
+            return
+        self.found = replace(self.found, pair=pair)
+        if pair.earlier.partition("#")[0] != ENV:
+            reason = f"{pair.earlier} has the slack, and is one process with training: keep q0"
+            self.found = replace(self.found, reason=reason)
+            return
+        if len(self.levels) < 2:
+            self.found = replace(self.found, reason="there is one level only of the GPU")
+            return
+        with ExitStack() as stack:
+            self._stack = stack
+            measure = PairedLevels(self._q0(), self.levels[-1], self._compare)
+            search = quota_search(self.levels, measure, spent=self._why_over, watch=self._watch)
+        self.found = replace(self.found, search=search)
+        self.log.add(
+            "quota found",
+            level=search.best_level.to_dict(),
+            best=search.best,
+            levels=len(self.levels),
+            trials=len(search.trials),
+            complete=search.complete,
+            reason=search.reason,
+        )
+        self._validate(search)
+        if self.sweep_every is not None:
+            with ExitStack() as stack:
+                self._stack = stack
+                curve = sweep(self.levels, measure, self.sweep_every, spent=lambda: self.left_s <= 0)
+            self.found = replace(self.found, sweep=curve)
+        self.simulator.use(self._key(self.found.level), only=True)
+
+    def _interrupted(self, *, intact: bool) -> None:
+        """Keep q0, and what is known; the simulators are those of q0 again, if they still can be."""
+        search = self.found.search
+        if search is None and self.trials:
+            search = unfinished(self.levels, self.trials, "interrupted")
+        key = self.simulator.key
+        try:
+            if self.at_work and key is not None:
+                self.simulator.abandon(key)
+            self.simulator.use(None, only=True)
+        except RlprofError:
+            intact = False
+        reason = "q0 is kept: interrupted; --resume goes on"
+        self.found = replace(
+            self.found, level=None, reason=reason, search=search, stopped=True, intact=intact
+        )
+
+    # budget ------------------------------------------------------------------------------------------------
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget; infinite without one."""
+        return left_of(self.budget_s, time.monotonic() - self.began_s)
+
+    @property
+    def _validation_s(self) -> float:
+        """How long the shortest validation probably takes."""
+        pairs = self.rule.least_pairs or self.rule.most_pairs
+        return (2 * pairs + 1) * self.iteration_s
+
+    def _why_over(self) -> str:
+        return no_further_level(self.left_s, self.budget_s, self.trial_s, self._validation_s)
+
+    # what is measured --------------------------------------------------------------------------------------
+
+    def _store_key(self, *parts: str) -> str:
+        return key_of(self.key, "quota", self.graph.hash, *parts)
+
+    def _key(self, level: Level | None) -> int | None:
+        """Key of the simulators of a level."""
+        return None if level is None or level == self.levels[-1] else level.setting
+
+    def _iteration(self) -> float:
+        """Train one iteration by the graph."""
+        measured = self.workload.iteration(self.graph)
+        self.store.train(self.graph.hash, measured)
+        self.iteration_s = max(self.iteration_s, measured.time_s)
+        return measured.time_s
+
+    def _pair(self) -> EligiblePair | Unavailable:
+        """Find who has slack in a complete iteration."""
+        clients = {name: None if w is None else w.client for name, w in sorted(self.workers.items())}
+        key = self._store_key("pair", json.dumps(clients))
+        known = self.store.get(key)
+        pair: EligiblePair | Unavailable
+        if known is None:
+            time_s = self._iteration()
+            ran = self.workload.last_run
+            assert ran is not None
+            pair = find_pair(*ran, self.workers)
+            told = {"unavailable": pair.reason} if isinstance(pair, Unavailable) else pair.to_dict()
+            self.store.put(key, "quota pair", {"iteration_s": time_s, "pair": told})
+        else:
+            self.iteration_s, told = known["iteration_s"], known["pair"]
+            unavailable = told.get("unavailable")
+            pair = EligiblePair.from_dict(told) if unavailable is None else Unavailable(unavailable)
+        self.log.add("quota pair", pair=told, reused=known is not None)
+        return pair
+
+    @cached_property
+    def _work(self) -> Comparison:
+        native = self.workload.native
+        return comparison(native, [native, self.graph], [*affected(self.steps)], outer_iterations=1)
+
+    @cached_property
+    def _trial(self) -> Ready:
+        """The work to compare, prepared when the first level is measured; it ends with the search."""
+        self.simulator.use(None)
+        (trial,) = self._stack.enter_context(self.workload.prepared(self._work, [self.graph]))
+        self._stack.callback(self.__dict__.pop, "_trial")
+        trial.run()  # the first one is slower
+        return trial
+
+    def _run(self, key: int | None) -> float:
+        self.simulator.use(key)
+        self.at_work = True
+        time_s = self._trial.run()
+        self.at_work = False
+        self.store.tried()
+        return time_s
+
+    def _q0(self) -> Measurement:
+        """Time under q0 by itself: what the gains of levels are subtracted from."""
+        key = self._store_key("q0", json.dumps(sorted(self._work.origins)))
+        known = self.store.get(key)
+        if known is None:
+            began_s = time.monotonic()
+            runs = self.local.least_pairs or self.local.most_pairs
+            times_s = [self._run(None) for _ in range(runs)]
+            self.trial_s = 2 * (time.monotonic() - began_s)
+            self.store.put(key, "quota q0", {"times_s": times_s, "level_s": self.trial_s})
+        else:
+            times_s, self.trial_s = known["times_s"], known["level_s"]
+            self._reused.add(self.levels[-1])
+        found = spread(times_s)
+        return Measurement(found.median_s, found.width_s, found.runs)
+
+    def _compare(self, level: Level) -> PairedComparison | Unavailable:
+        """Compare a level with q0, in turn, each in simulators of its own."""
+        name = json.dumps(level.to_dict())
+        key = self._store_key("level", name, json.dumps(sorted(self._work.origins)))
+        known = self.store.get(key)
+        if known is not None:
+            self._reused.add(level)
+            return compared(known, self.local)
+        began_s, percent = time.monotonic(), self._key(level)
+        trial = self._trial
+        try:
+            self.simulator.use(percent)
+            self._run(percent)  # the first one is slower
+            result = measure_paired(lambda: self._run(None), lambda: self._run(percent), self.local)
+        except RlprofError as error:
+            dead = isinstance(error, RestoreError) and isinstance(error.__context__, SimulatorError)
+            if isinstance(error, RestoreError) and not dead:
+                raise
+            self.simulator.abandon(percent)
+            return Unavailable((error.__context__ if dead else error).what)  # type: ignore[union-attr]
+        finally:
+            self.trial_s = max(self.trial_s, time.monotonic() - began_s)
+        self.simulator.use(None)
+        self.simulator.drop(percent)
+        self.store.put(key, "quota level", result.to_dict())
+        return result
+
+    def _watch(self, trial: Trial) -> None:
+        """Note a level of the search."""
+        self.trials.append(trial)
+        self.log.add(
+            "quota level",
+            **trial.to_dict(),
+            comparison_of=str(self._work),
+            reused=trial.level in self._reused,
+        )
+
+    # complete iterations -----------------------------------------------------------------------------------
+
+    def _validate(self, search: QuotaSearch) -> None:
+        """Decide by complete iterations, in turn with those under q0; each is training that goes on."""
+        reused = False
+        if search.best == search.start:
+            checked = unneeded(search)
+        else:
+            key = self._store_key("complete", json.dumps(search.best_level.to_dict()))
+            known = self.store.get(key)
+            if known is not None:
+                checked, reused = decided(search, compared(known, self.rule)), True
+            elif why := no_validation(self.left_s, self.budget_s, self._validation_s):
+                self.found = replace(self.found, reason=f"q0 is kept: {why}", stopped=True)
+                return
+            else:
+                checked = decided(search, self._complete(search, key))
+        found = None if checked.kept else checked.chosen
+        stopped = not search.complete
+        self.found = replace(
+            self.found, level=found, reason=checked.reason, validation=checked, stopped=stopped
+        )
+        self.log.add("quota validated", **_validated(search, checked), reused=reused)
+
+    def _complete(self, search: QuotaSearch, key: str) -> PairedComparison:
+        rule = self.rule
+        if self.budget_s is not None:
+            left_s = max(0.0, self.left_s)
+            rule = replace(rule, budget_s=left_s if rule.budget_s is None else min(left_s, rule.budget_s))
+
+        def run(level: Level) -> float:
+            self.simulator.use(self._key(level))
+            return self._iteration()
+
+        run(search.best_level)  # the first one is slower, and not counted
+        result = measure_paired(lambda: run(search.start_level), lambda: run(search.best_level), rule)
+        if result.settled or len(result.pairs) >= rule.most_pairs:
+            self.store.put(key, "quota complete", result.to_dict())
+        return result
+
+
+def _validated(search: QuotaSearch, checked: Validation) -> dict[str, Any]:
+    return {
+        "level": search.best_level.to_dict(),
+        "result": None if checked.comparison is None else checked.comparison.to_dict(),
+        "outcome": "q0 is kept" if checked.kept else "kept",
+        "reason": checked.reason,
+    }
