@@ -194,6 +194,11 @@ class Cost:
         return max(0.0, self.total_s - self.retained_s)
 
     @property
+    def all_s(self) -> float:
+        """Wall time of all parts."""
+        return sum(p.total_s for p in self.parts)
+
+    @property
     def iterations(self) -> int:
         """Complete iterations, those that were lost included."""
         return sum(p.iterations for p in self.parts if p.name not in APART)
@@ -224,6 +229,9 @@ class Cost:
             ],
             "measurements_of_unknown_cost": self.unknown,
         }
+
+
+NOTHING = Cost()
 
 
 def cost_of(records: Iterable[Record], unknown: int = 0) -> Cost:

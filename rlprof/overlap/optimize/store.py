@@ -61,6 +61,8 @@ class Store:
         self._parts: list[str] = []
         self._since = clock()
         self._trained: Callable[[], int] | None = None
+        #: Why measurements of earlier sessions are of no use in this one, a line for each that has any.
+        self.not_reused: tuple[str, ...] = ()
         if path is None or not path.exists():
             return
         try:
@@ -112,7 +114,7 @@ class Store:
         *,
         goes_on_from: int | None = None,
         trained: Callable[[], int] | None = None,
-    ) -> tuple[str, ...]:
+    ) -> None:
         """Begin the session, once what it goes on with is known to be good; without it, it begins by itself.
 
         Parameters
@@ -124,10 +126,10 @@ class Store:
         trained : callable, optional
             How many there are by now.
 
-        Returns
-        -------
-        tuple of str
-            Why measurements of earlier sessions are of no use in this one, a line for each that has any.
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
         """
         if self._session is not None:
             raise RuntimeError("the session has begun")
@@ -140,11 +142,16 @@ class Store:
         waiting, self._unwritten = self._unwritten, []
         for record in waiting:
             self._add(record)
-        return tuple(
+        self.not_reused = tuple(
             f"measurements of session {s.number} are not reused: {'; '.join(said)}"
             for s in self.sessions[:-1]
             if (said := differences(s.conditions, plain))
         )
+
+    @property
+    def session(self) -> Session | None:
+        """The one that goes on; None: it has not begun."""
+        return self._session
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -166,7 +173,7 @@ class Store:
         """Count local trials of the part that is being done."""
         self._keep_time(trials)
 
-    def train(self, graph: str, measurement: Measurement) -> None:
+    def train(self, graph: str, measurement: Measurement, number: int | None = None) -> None:
         """Keep a complete iteration of training, in the part that is being done.
 
         Parameters
@@ -175,6 +182,8 @@ class Store:
             Hash of the graph, or what ran.
         measurement : Measurement
             The iteration.
+        number : int, optional
+            Of the iteration, from 0 on; by default that of the latest one.
 
         Raises
         ------
@@ -183,7 +192,8 @@ class Store:
         """
         self._keep_time()
         session = self._begun()
-        number = None if self._trained is None else self._trained() - 1
+        if number is None and self._trained is not None:
+            number = self._trained() - 1
         self._add(Trained(session.number, self._part, graph, measurement, number))
 
     def lose(self) -> None:
@@ -200,13 +210,11 @@ class Store:
         self._keep_time()
         return cost_of([*self._records, *self._unwritten], self._unknown)
 
-    def iterations(self) -> tuple[tuple[str, Measurement], ...]:
-        """All iterations that were trained under the conditions of this session, with what ran in them."""
+    def trained(self) -> tuple[Trained, ...]:
+        """All iterations that were trained under the conditions of this session, in earlier ones too."""
         here = self._session
         alike = {s.number for s in self.sessions if here is None or s.conditions == here.conditions}
-        return tuple(
-            (r.graph, r.measurement) for r in self._records if isinstance(r, Trained) and r.session in alike
-        )
+        return tuple(r for r in self._records if isinstance(r, Trained) and r.session in alike)
 
     @property
     def _part(self) -> str:

@@ -119,14 +119,20 @@ def test_measurements_of_before_costs_were_kept_are_said(tmp_path: Path) -> None
 def test_a_session_says_why_measurements_are_of_no_use(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
     first = {"driver": "575.57", "mps": False, "versions": {"mujoco": "3.3"}, "cores": 2}
-    assert Store(path).begin(first) == ()
-    assert Store(path).begin(first) == ()
+    assert _begun(path, first).not_reused == ()
+    assert _begun(path, first).not_reused == ()
     other = {"driver": "580.65", "mps": True, "versions": {"mujoco": "3.4"}, "cores": 2}
-    assert Store(path).begin(other) == tuple(
+    assert _begun(path, other).not_reused == tuple(
         f"measurements of session {n} are not reused: driver 580.65 was 575.57; mps on was off;"
         " mujoco 3.4 was 3.3"
         for n in (1, 2)
     )
+
+
+def _begun(path: Path, conditions: dict[str, object]) -> Store:
+    store = Store(path)
+    store.begin(conditions)
+    return store
 
 
 @pytest.mark.parametrize("line", ['{"kind": "session"}', '{"kind": "spent", "session": 1}', '{"kind": 3}'])
