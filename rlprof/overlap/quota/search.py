@@ -152,8 +152,8 @@ class QuotaSearch:
         }
 
 
-class _Spent(Exception):
-    """No further trial is to be begun, for a reason."""
+class Spent(Exception):
+    """No further trial is to be begun, for a reason: ends a search with what it has."""
 
 
 def coarse_step(levels: int) -> int:
@@ -200,7 +200,7 @@ def quota_search(
         All levels, weakest first.
     measure : callable
         Measures the same work under a level: seconds or a `Measurement`. `Unavailable` says that there is no
-        time under this level; what it raises ends the search.
+        time under this level; `Spent` ends the search with what it has, whatever else it raises goes through.
     start : int, optional
         k0, from 1 to Q; Q by default.
     spent : callable, optional
@@ -234,7 +234,7 @@ def quota_search(
         anchor = search.coarse(k0, rho)
         search.fine(anchor)
         reason = f"the time rises on both sides of level {anchor}, or the levels end"
-    except _Spent as why:
+    except Spent as why:
         complete = False
         reason = f"{why} after {len(search.trials)} of at most {most_trials(count, k0)} trials"
         anchor = search.anchor
@@ -330,7 +330,7 @@ class _Search:
     def take(self, k: int, phase: Phase) -> float:
         """Measure level k."""
         if self.trials and self.spent is not None and (why := self.spent()):
-            raise _Spent(why if isinstance(why, str) else "the budget was spent")
+            raise Spent(why if isinstance(why, str) else "the budget was spent")
         trial = _measured(k, self.levels[k - 1], phase, self.measure)
         if phase == "start":
             if isinstance(trial.measurement, Unavailable):

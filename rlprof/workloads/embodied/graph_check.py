@@ -72,7 +72,9 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
         return
     changed = differences(selected, config, spares=int(graph.facts.get("spares") or 0))
     if changed:
-        options = " ".join(given_by(name, wanted) for name, (wanted, _) in changed.items() if name != "preset")
+        options = " ".join(
+            given_by(name, wanted) for name, (wanted, _) in changed.items() if name != "preset"
+        )
         preset = f"--preset {selected.get('preset')}"
         told = "; ".join(f"{name} {wanted}, not {here}" for name, (wanted, here) in changed.items())
         raise ConfigurationError(

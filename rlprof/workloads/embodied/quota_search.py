@@ -1,10 +1,10 @@
-"""The search of `rlprof.workloads.embodied.quotas.tune`: pair, levels in pairs with q0, complete iterations."""
+"""The search of `rlprof.workloads.embodied.quotas.tune`: pair, levels in pairs with q0, whole iterations."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired, spread
 from rlprof.errors import RlprofError
+from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
-from rlprof.overlap.optimize.algorithm import was_interrupted
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import QUOTAS
 from rlprof.overlap.optimize.log import DecisionLog
@@ -24,13 +24,21 @@ from rlprof.overlap.optimize.workload import Trial as Ready
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
 from rlprof.overlap.quota.paired import PairedLevels, left_of, no_further_level, no_validation
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep, unfinished
+from rlprof.overlap.quota.search import (
+    Measurement,
+    QuotaSearch,
+    Spent,
+    Trial,
+    quota_search,
+    sweep,
+    unfinished,
+)
 from rlprof.overlap.quota.validation import Validation, decided, unneeded
 from rlprof.taskgraph.errors import RestoreError
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.errors import SimulatorError
 from rlprof.workloads.embodied.nodes import ENV
-from rlprof.workloads.embodied.quotas import Quotas
+from rlprof.workloads.embodied.quotas import INTERRUPTED, Quotas
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
@@ -62,14 +70,14 @@ class Tuner:
     key: str
     log: DecisionLog
     store: Store
-    say: Callable[[str], None]
     found: Quotas = field(default_factory=lambda: Quotas(None, "not finished"))
     trials: list[Trial] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
     trial_s: float = 0.0  # how long measuring a level takes
     iteration_s: float = 0.0
-    at_work: bool = False  # simulators of a level run trials: their state is put back after each
     _reused: set[Level] = field(default_factory=set)
+    _reserved: bool = True  # levels leave the time that the validation needs
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def run(self) -> Quotas:
         """Do all of it."""
@@ -79,7 +87,7 @@ class Tuner:
             except KeyboardInterrupt:
                 self._interrupted(intact=True)
             except RestoreError as error:
-                if not was_interrupted(error):
+                if not interrupted(error):
                     raise
                 self._interrupted(intact=False)
         self.found = replace(self.found, cost=self.store.spent(QUOTAS))
@@ -98,10 +106,13 @@ class Tuner:
         if len(self.levels) < 2:
             self.found = replace(self.found, reason="there is one level only of the GPU")
             return
+        if (why := self._why_over()) and self.store.get(self._q0_key) is None:
+            self.found = replace(self.found, reason=f"q0 is kept: {why} before any level", stopped=True)
+            return
         with ExitStack() as stack:
             self._stack = stack
             measure = PairedLevels(self._q0(), self.levels[-1], self._compare)
-            search = quota_search(self.levels, measure, spent=self._why_over, watch=self._watch)
+            search = quota_search(self.levels, measure, watch=self._watch)
         self.found = replace(self.found, search=search)
         self.log.add(
             "quota found",
@@ -112,29 +123,36 @@ class Tuner:
             complete=search.complete,
             reason=search.reason,
         )
-        self._validate(search)
+        reused = self._validate(search)
         if self.sweep_every is not None:
-            with ExitStack() as stack:
-                self._stack = stack
-                curve = sweep(self.levels, measure, self.sweep_every, spent=lambda: self.left_s <= 0)
-            self.found = replace(self.found, sweep=curve)
-        self.simulator.use(self._key(self.found.level), only=True)
+            self._sweep(measure, self.sweep_every)
+        # who goes on from here has the quota; nobody does where all was known
+        self.simulator.use(None if reused else self._key(self.found.level), only=True)
+
+    def _sweep(self, measure: PairedLevels, every: int) -> None:
+        """Measure further levels in what is left of the budget, all of it."""
+        self._reserved, known = False, {trial.k for trial in self.trials}
+
+        def watch(trial: Trial) -> None:
+            if trial.k not in known:
+                self._watch(trial)
+
+        with ExitStack() as stack:
+            self._stack = stack
+            curve = sweep(self.levels, measure, every, spent=lambda: self.left_s <= 0, watch=watch)
+        self.found = replace(self.found, sweep=curve)
 
     def _interrupted(self, *, intact: bool) -> None:
         """Keep q0, and what is known; the simulators are those of q0 again, if they still can be."""
         search = self.found.search
         if search is None and self.trials:
             search = unfinished(self.levels, self.trials, "interrupted")
-        key = self.simulator.key
         try:
-            if self.at_work and key is not None:
-                self.simulator.abandon(key)
             self.simulator.use(None, only=True)
         except RlprofError:
             intact = False
-        reason = "q0 is kept: interrupted; --resume goes on"
         self.found = replace(
-            self.found, level=None, reason=reason, search=search, stopped=True, intact=intact
+            self.found, level=None, reason=INTERRUPTED, search=search, stopped=True, intact=intact
         )
 
     # budget ------------------------------------------------------------------------------------------------
@@ -151,6 +169,9 @@ class Tuner:
         return (2 * pairs + 1) * self.iteration_s
 
     def _why_over(self) -> str:
+        """Why no further level is begun; empty if one is."""
+        if not self._reserved:
+            return ""
         return no_further_level(self.left_s, self.budget_s, self.trial_s, self._validation_s)
 
     # what is measured --------------------------------------------------------------------------------------
@@ -163,9 +184,11 @@ class Tuner:
         return None if level is None or level == self.levels[-1] else level.setting
 
     def _iteration(self) -> float:
-        """Train one iteration by the graph."""
+        """Train one iteration by the graph, under the quota that is in use."""
         measured = self.workload.iteration(self.graph)
-        self.store.train(self.graph.hash, measured)
+        percent = self.simulator.key
+        what = self.graph.hash if percent is None else f"{self.graph.hash}, simulator at {percent} %"
+        self.store.train(what, measured)
         self.iteration_s = max(self.iteration_s, measured.time_s)
         return measured.time_s
 
@@ -204,16 +227,19 @@ class Tuner:
         return trial
 
     def _run(self, key: int | None) -> float:
+        trial = self._trial
         self.simulator.use(key)
-        self.at_work = True
-        time_s = self._trial.run()
-        self.at_work = False
+        time_s = trial.run()
         self.store.tried()
         return time_s
 
+    @property
+    def _q0_key(self) -> str:
+        return self._store_key("q0", json.dumps(sorted(self._work.origins)))
+
     def _q0(self) -> Measurement:
         """Time under q0 by itself: what the gains of levels are subtracted from."""
-        key = self._store_key("q0", json.dumps(sorted(self._work.origins)))
+        key = self._q0_key
         known = self.store.get(key)
         if known is None:
             began_s = time.monotonic()
@@ -235,18 +261,18 @@ class Tuner:
         if known is not None:
             self._reused.add(level)
             return compared(known, self.local)
+        if why := self._why_over():
+            raise Spent(why)
         began_s, percent = time.monotonic(), self._key(level)
-        trial = self._trial
         try:
-            self.simulator.use(percent)
             self._run(percent)  # the first one is slower
             result = measure_paired(lambda: self._run(None), lambda: self._run(percent), self.local)
         except RlprofError as error:
-            dead = isinstance(error, RestoreError) and isinstance(error.__context__, SimulatorError)
-            if isinstance(error, RestoreError) and not dead:
+            dead = _failure_of_simulator(error)
+            if isinstance(error, RestoreError) and dead is None:
                 raise
-            self.simulator.abandon(percent)
-            return Unavailable((error.__context__ if dead else error).what)  # type: ignore[union-attr]
+            self.simulator.abandon(percent)  # those of q0 are as prepared: each of their trials ended so
+            return Unavailable((dead or error).what)
         finally:
             self.trial_s = max(self.trial_s, time.monotonic() - began_s)
         self.simulator.use(None)
@@ -266,8 +292,8 @@ class Tuner:
 
     # complete iterations -----------------------------------------------------------------------------------
 
-    def _validate(self, search: QuotaSearch) -> None:
-        """Decide by complete iterations, in turn with those under q0; each is training that goes on."""
+    def _validate(self, search: QuotaSearch) -> bool:
+        """Decide by complete iterations, in turn with those under q0; whether they were known already."""
         reused = False
         if search.best == search.start:
             checked = unneeded(search)
@@ -278,7 +304,7 @@ class Tuner:
                 checked, reused = decided(search, compared(known, self.rule)), True
             elif why := no_validation(self.left_s, self.budget_s, self._validation_s):
                 self.found = replace(self.found, reason=f"q0 is kept: {why}", stopped=True)
-                return
+                return False
             else:
                 checked = decided(search, self._complete(search, key))
         found = None if checked.kept else checked.chosen
@@ -287,6 +313,7 @@ class Tuner:
             self.found, level=found, reason=checked.reason, validation=checked, stopped=stopped
         )
         self.log.add("quota validated", **_validated(search, checked), reused=reused)
+        return reused
 
     def _complete(self, search: QuotaSearch, key: str) -> PairedComparison:
         rule = self.rule
@@ -312,3 +339,14 @@ def _validated(search: QuotaSearch, checked: Validation) -> dict[str, Any]:
         "outcome": "q0 is kept" if checked.kept else "kept",
         "reason": checked.reason,
     }
+
+
+def _failure_of_simulator(error: BaseException | None) -> SimulatorError | None:
+    """What a simulator failed with, if an error came of that."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, SimulatorError):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None

@@ -6,26 +6,37 @@ and only one that computes with CUDA: graphics contexts are outside MPS.
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlprof.analysis.trials import Rule
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
-from rlprof.overlap.optimize.cost import Part
+from rlprof.overlap.optimize.cost import QUOTAS, Part
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.steps import Step
-from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess
 from rlprof.overlap.quota.search import QuotaSearch, Trial
 from rlprof.overlap.quota.validation import Validation
+from rlprof.taskgraph.errors import RestoreError
+from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT, VISION
+from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS, PIPE
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.workloads.embodied.exchange import Exchangeable
+    from rlprof.workloads.embodied.optimize_search import Search
+
+INTERRUPTED = "q0 is kept: interrupted; --resume goes on"
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ def tune(
     store : Store, optional
         Measurements of earlier calls, and what making them takes.
     say : callable, optional
-        Told every trial.
+        Told every decision, where there is no log.
 
     Returns
     -------
@@ -180,7 +191,108 @@ def tune(
         budget_s=budget_s,
         sweep_every=sweep_every,
         key=workload.key if key is None else key,
-        log=DecisionLog() if log is None else log,
+        log=DecisionLog(listen=say) if log is None else log,
         store=Store() if store is None else store,  # an empty one is false
-        say=say,
     ).run()
+
+
+def find_quotas(search: Search, found: Optimization) -> Quotas:
+    """Search the simulator's share of the SMs for the selected graph, or say why there is none.
+
+    Parameters
+    ----------
+    search : Search
+        That has found it: its trainer, log and store, and what is left of its budget.
+    found : Optimization
+        The graph.
+    """
+    with search.store.spending(QUOTAS):
+        quotas = _found_quotas(search, found)
+    made = quotas.to_dict()
+    search.log.add("quotas", **{name: made[name] for name in ("quotas", "reason", "stopped", "cost")})
+    return quotas
+
+
+def _found_quotas(search: Search, found: Optimization) -> Quotas:
+    request, here, store = search.request, search.here, search.store
+    config = here.config
+    if (why := why_no_quotas(config)) is not None:
+        return Quotas(None, why)
+    early = unreached(found, whole=here.counter.whole, left_s=search.left_s, budget_s=request.budget_s)
+    if early is not None:
+        return early
+    gpu = int(config.device.partition(":")[2] or 0)
+    search.say("searching the simulator's share of the SMs")
+    began, rule = time.monotonic(), request.options.validation
+    key = key_of(here.key, json.dumps(search.streams, sort_keys=True))
+    try:
+        levels = known_levels(store, here.key, gpu)
+        return tune(
+            here.workload, found.graph, found.steps, here.simulator, levels,
+            processes(here.simulator, gpu, client=True),
+            rule=replace(rule, least_gain_frac=request.epsilon), local=local_rule(request.options.local),
+            budget_s=max(0.0, search.left_s - (time.monotonic() - began)),
+            key=key, log=search.log, store=store,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        return Quotas(None, INTERRUPTED, stopped=True)
+    except RestoreError:
+        raise
+    except RlprofError as error:  # the graph is there all the same
+        return Quotas(None, f"q0 is kept: {error.what}", cost=store.spent(QUOTAS))
+
+
+def why_no_quotas(config: Config, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Say why a simulator can have no share of the SMs here; None if it can."""
+    if not config.device.startswith("cuda"):
+        return "there is no GPU to divide"
+    if config.simulator not in CUDA_SIMULATORS:
+        return f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
+    if PIPE not in environ:
+        return "no MPS daemon: start one with rlprof mps start, and optimise in its environment"
+    return None
+
+
+def unreached(found: Optimization, *, whole: bool, left_s: float, budget_s: float) -> Quotas | None:
+    """Say why quotas of what was found are not searched; None if they are.
+
+    Parameters
+    ----------
+    found : Optimization
+        The graph.
+    whole : bool
+        No iteration was begun and not finished.
+    left_s, budget_s : float
+        What is left of the budget of the search of graph and quotas, and the budget, in seconds.
+    """
+    if not whole or not found.intact:
+        return Quotas(None, "q0 is kept: it was interrupted inside of an iteration, or a trial", stopped=True)
+    if not found.stopped and not found.steps:
+        return Quotas(None, "there is no graph in which branches overlap")
+    if not found.stopped and left_s > 0:
+        return None
+    interrupted = found.ended.startswith("interrupted")
+    why = "it was interrupted" if interrupted else f"the budget of {budget_s:g} s was spent"
+    of = "the graph that was found" if found.steps else "a graph"
+    reason = f"q0 is kept: {why} before quotas of {of} were searched; --resume goes on"
+    return Quotas(None, reason, stopped=True)
+
+
+def local_rule(rule: Rule) -> Rule:
+    """Rule of the trials of a level: that of other local trials, with as few pairs as a decision needs.
+
+    There are many levels, and the search goes by their times; whether one pays is decided by complete
+    iterations.
+    """
+    return replace(rule, most_pairs=rule.least_pairs or rule.most_pairs)
+
+
+def known_levels(store: Store, key: str, gpu: int) -> tuple[Level, ...]:
+    """Levels of a GPU, of an earlier call or probed by fresh clients; errors as of `probe_levels`."""
+    key = key_of(key, "quota levels")
+    known = store.get(key)
+    if known is None:
+        probed = probe_levels(choose_gpu(list_gpus(), gpu), dict(os.environ)).levels
+        known = [level.to_dict() for level in probed]
+        store.put(key, "quota levels", known)
+    return tuple(Level.from_dict(level) for level in known)
