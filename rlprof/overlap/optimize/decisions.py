@@ -15,6 +15,8 @@ from rlprof.overlap.optimize.store import Store
 
 #: What may differ between an entry and its repetition.
 _APART = ("at_s", "session", "reused")
+#: What each session says of itself.
+_OWN = ("started", "session", "ended")
 
 
 def log_session(store: Store, log: DecisionLog) -> None:
@@ -72,7 +74,8 @@ def each_once(entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
     Returns
     -------
     list of dict
-        Every decision where it was first made. What was measured again, with another result, is there twice.
+        Every decision where it was first made, and beginning and end of each session. What was measured
+        again, with another result, is there twice.
     """
     found: list[Entry] = []
     before: Counter[str] = Counter()
@@ -85,7 +88,7 @@ def each_once(entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
             here, session = Counter(), number
         key = _said(entry)
         here[key] += 1
-        if here[key] > before[key]:
+        if entry["what"] in _OWN or here[key] > before[key]:
             found.append(dict(entry))
     return found
 

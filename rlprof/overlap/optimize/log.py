@@ -171,7 +171,8 @@ def _ended(e: Mapping[str, Any]) -> list[str]:
 
 
 def _session(e: Mapping[str, Any]) -> list[str]:
-    found = [f"session {e['number']}, {e['date']}: goes on with {e['measurements']} measurements"]
+    known = f"{e['measurements']} measurement{'' if e['measurements'] == 1 else 's'}"
+    found = [f"session {e['number']}, {e['date']}: goes on with {known}"]
     return found + [f"  {why}" for why in e["not_reused"]]
 
 

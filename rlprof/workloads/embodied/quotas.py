@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -223,7 +222,7 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
         return early
     gpu = int(config.device.partition(":")[2] or 0)
     search.say("searching the simulator's share of the SMs")
-    began, rule = time.monotonic(), request.options.validation
+    rule = request.options.validation
     key = key_of(here.key, json.dumps(search.streams, sort_keys=True))
     try:
         levels = known_levels(store, here.key, gpu)
@@ -231,7 +230,7 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
             here.workload, found.graph, found.steps, here.simulator, levels,
             processes(here.simulator, gpu, client=True),
             rule=replace(rule, least_gain_frac=request.epsilon), local=local_rule(request.options.local),
-            budget_s=max(0.0, search.left_s - (time.monotonic() - began)),
+            budget_s=search.left_s,
             key=key, log=search.log, store=store,
         )  # fmt: skip
     except KeyboardInterrupt:
