@@ -266,7 +266,7 @@ def spoilt(value: Any, kept: frozenset[str], key: str = "") -> Any:
             for k, v in value.items()
         }
     if isinstance(value, list):
-        return [spoilt(v, kept, key) for v in value]
+        return [spoilt(v, kept) for v in value]
     return value + HOSTILE if isinstance(value, str) else value
 
 

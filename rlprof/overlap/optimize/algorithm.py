@@ -13,11 +13,14 @@ from typing import Any
 from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
+from rlprof.overlap.optimize.cost import SEARCH
+from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
@@ -52,14 +55,16 @@ def optimize(
     log : DecisionLog, optional
         Told of every decision.
     store : Store, optional
-        Measurements of earlier calls: what is known under the workload's key is not measured again.
+        Measurements of earlier calls: what is known under the workload's key is not measured again. It is
+        told what this one takes; its session begins here unless it has begun.
     clock : callable, optional
         Seconds.
 
     Returns
     -------
     Optimization
-        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far.
+        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far. Its cost is
+        that of all sessions of the store.
 
     Notes
     -----
@@ -69,7 +74,7 @@ def optimize(
         workload,
         options or Options(),
         DecisionLog() if log is None else log,
-        Store() if store is None else store,  # an empty one is false
+        Store(clock=clock) if store is None else store,  # an empty one is false
         clock,
     ).run()
 
@@ -95,6 +100,14 @@ class _Run:
         self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
+        if self.store.session is None:
+            self.store.begin({"program": self.workload.key})
+            log_session(self.store, self.log)
+        with self.store.spending(SEARCH):
+            found = self._found()
+        return found.up_to(self.store)
+
+    def _found(self) -> Optimization:
         stopped, intact = False, True
         self.log.add(
             "started",
@@ -112,7 +125,7 @@ class _Run:
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
         except RestoreError as error:
-            if not _interrupted(error):
+            if not interrupted(error):
                 raise
             ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
         self.log.add(
@@ -124,8 +137,6 @@ class _Run:
             steps=self.steps,
             rounds=tuple(self.rounds),
             iterations=tuple(self.iterations),
-            total_s=self.clock() - self.started,
-            retained_s=sum(m.time_s for _, m in self.iterations),
             ended=ended,
             stopped=stopped,
             batch_times=self.times,
@@ -177,7 +188,7 @@ class _Run:
         else:
             self._check_budget()
             profile = self.workload.profile(self.graph)
-            self.iterations.append((self.graph.hash, profile.measurement))
+            self._trained(self.graph.hash, profile.measurement)
             self.store.put(key, "profile", profile.to_dict())
         for node, batch, duration_s in profile.alone:
             self.times = self.times.with_observation(node, batch, duration_s)
@@ -304,13 +315,19 @@ class _Run:
         self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
+
+        def run(which: Trial) -> float:
+            time_s = which.run()
+            self.store.tried()
+            return time_s
+
         try:
             if self.options.warm_up:  # what runs for the first time is slower
                 if self._warm is not reference:
                     self._warm = reference
-                    reference.run()
-                trial.run()
-            return measure_paired(reference.run, trial.run, rule, clock=self.clock)
+                    run(reference)
+                run(trial)
+            return measure_paired(lambda: run(reference), lambda: run(trial), rule, clock=self.clock)
         except RestoreError:
             raise
         except Exception as error:
@@ -402,12 +419,16 @@ class _Run:
 
         def run(which: CallGraph | None) -> float:
             measured = self.workload.iteration(which)
-            self.iterations.append(((which or self.native).hash, measured))
+            self._trained((which or self.native).hash, measured)
             return measured.time_s
 
         result = measure_paired(lambda: run(present), lambda: run(graph), left, clock=self.clock)
         self._keep(key, "complete", result, rule)
         return result, False
+
+    def _trained(self, graph: str, measured: Measurement) -> None:
+        self.iterations.append((graph, measured))
+        self.store.train(graph, measured)
 
     def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
@@ -426,14 +447,3 @@ class _Run:
     def _check_budget(self) -> None:
         if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
             raise _Spent
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of an interrupt."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        seen.add(id(error))
-        error = error.__context__
-    return False

@@ -84,7 +84,7 @@ def courses(found: Optimization) -> dict[str, dict[str, Any]]:
 
 def _why(found: Optimization) -> str:
     """Why an iteration has no samples."""
-    if not found.iterations and not found.rounds:
+    if not found.trained and not found.rounds:
         return "no iteration was measured"
     sources = [r.profile.source for r in found.rounds if r.profile.measurement.over_time is None]
     return f"no activity was sampled: {sources[0]}" if sources else "no iteration with samples was measured"
@@ -93,14 +93,15 @@ def _why(found: Optimization) -> str:
 def _course(
     found: Optimization, graph: str, compared: Iterable[float], profile: Measurement | None, why: str
 ) -> dict[str, Any]:
-    known = [m for g, m in found.iterations if g == graph and m.over_time is not None]
+    known = [one.measurement for one in found.trained if one.graph == graph]
+    known = [m for m in known if m.over_time is not None]
     if profile is not None and profile.over_time is not None and profile not in known:
         known.append(profile)
     if not known:
         return {"reason": why}
     # those whose times are the gain; else those that ran as training does; a profiled one runs call by call
     times = set(compared)
-    shown = [m for m in known if m.time_s in times] or [m for m in known if m is not profile] or known
+    shown = [m for m in known if m.time_s in times] or [m for m in known if m != profile] or known
     shown.sort(key=lambda m: m.time_s)
     one = shown[(len(shown) - 1) // 2]
     over = dict(one.over_time or {})

@@ -72,13 +72,14 @@ def test_the_iterations_are_those_of_the_gain(found: Optimization) -> None:
 def test_phases_of_native_code_are_those_of_the_profiled_iteration(found: Optimization) -> None:
     # native code tells nobody when its calls ran: only the iteration as a whole has samples
     plain = []
-    for graph, m in found.iterations:
-        if graph == found.native.hash and m is not found.rounds[0].profile.measurement:
+    for one in found.trained:
+        m = one.measurement
+        if one.graph == found.native.hash and m != found.rounds[0].profile.measurement:
             over = dict(m.over_time or {})
             over["parts"] = {"iteration": over["parts"]["iteration"]}
-            m = replace(m, tasks=(), over_time=over)
-        plain.append((graph, m))
-    before = courses(replace(found, iterations=tuple(plain)))["before"]
+            one = replace(one, measurement=replace(m, tasks=(), over_time=over))
+        plain.append(one)
+    before = courses(replace(found, trained=tuple(plain)))["before"]
     assert before["phases_of"].startswith("the profiled iteration")
     assert len(before["parts"]) > 1
 
@@ -86,10 +87,10 @@ def test_phases_of_native_code_are_those_of_the_profiled_iteration(found: Optimi
 def test_what_was_not_measured_says_why(found: Optimization) -> None:
     kept_native = courses(replace(found, graph=found.native, steps=()))
     assert kept_native["after"] == {"reason": "the native order is kept"}
-    nothing = courses(replace(found, graph=found.native, steps=(), rounds=(), iterations=()))
+    nothing = courses(replace(found, graph=found.native, steps=(), rounds=(), trained=()))
     assert nothing["before"] == {"reason": "no iteration was measured"}
-    dark = tuple((graph, replace(m, over_time=None)) for graph, m in found.iterations)
+    dark = tuple(replace(one, measurement=replace(one.measurement, over_time=None)) for one in found.trained)
     first = found.rounds[0]
     profile = replace(first.profile, measurement=replace(first.profile.measurement, over_time=None), source="no GPU")
-    told = courses(replace(found, iterations=dark, rounds=(replace(first, profile=profile),)))
+    told = courses(replace(found, trained=dark, rounds=(replace(first, profile=profile),)))
     assert told["before"] == {"reason": "no activity was sampled: no GPU"}
