@@ -48,10 +48,7 @@ class Table:
             f"<tr>{''.join(f'<td>{esc(cell, CELL_LETTERS)}</td>' for cell in row)}</tr>" for row in self.rows
         )
         note = f'<p class="key">{sentence(self.note)}</p>' if self.note else ""
-        return (
-            f'{title}<div class="scroll"><table>{head}'
-            f"<tbody>\n{body}\n</tbody></table></div>{note}"
-        )
+        return f'{title}<div class="scroll"><table>{head}<tbody>\n{body}\n</tbody></table></div>{note}'
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -109,7 +106,9 @@ class Lines:
         if self.fold:
             text = "\n".join(esc(line, LINE_LETTERS) for line in self.lines)
             return f'<details><summary>{esc(self.fold)}</summary><pre class="scroll">{text}</pre></details>'
-        return f"<ol>{''.join(f'<li><code>{esc(line, CELL_LETTERS)}</code></li>' for line in self.lines)}</ol>"
+        return (
+            f"<ol>{''.join(f'<li><code>{esc(line, CELL_LETTERS)}</code></li>' for line in self.lines)}</ol>"
+        )
 
     def _repr_html_(self) -> str:
         return self.html()

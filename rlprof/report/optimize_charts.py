@@ -11,8 +11,8 @@ from rlprof.plots.gantt import gantt_chart, lay_out
 from rlprof.plots.reproductions import bars_chart, lines_chart
 from rlprof.plots.rose import course_chart, distribution_chart
 from rlprof.report.cells import Figure
+from rlprof.report.optimize_activity import ORDERS, course_of, courses_note, quantity, sampled
 from rlprof.report.optimize_quota import level_points
-from rlprof.report.optimize_tables import ORDERS, course_of, courses_note, quantity, sampled
 from rlprof.unavailable import Unavailable
 
 #: Rows of each timeline.
@@ -111,7 +111,7 @@ def level_figure(result: Mapping[str, Any]) -> Figure | None:
         below = 0.0
         for n, share in enumerate(levels or ()):
             below += share
-            rows.append((order, (n + 1) / len(levels), min(below, 1.0)))
+            rows.append((order, (n + 1) / len(levels or ()), min(below, 1.0)))
     if not rows:
         return None
     frame = pl.DataFrame(
@@ -134,7 +134,8 @@ def pair_figure(result: Mapping[str, Any], width: Any) -> Figure | None:
     )
     chart = lines_chart(
         frame, x="pair", y="seconds", group="order", x_title="pair, in the order measured",
-        y_title="s of an iteration", x_scale="linear", x_values=ticks(len(pairs)), points_only=ORDERS, zero=False, width=width, height=180,
+        y_title="s of an iteration", x_scale="linear", x_values=ticks(len(pairs)), points_only=ORDERS,
+        zero=False, width=width, height=180,
     )  # fmt: skip
     return Figure("pairs", chart)
 

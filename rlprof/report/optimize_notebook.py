@@ -34,7 +34,7 @@ def write_optimization_notebook(result_path: Path, path: Path) -> None:
     notebook = json.loads(files("rlprof.report").joinpath(TEMPLATE).read_text(encoding="utf-8"))
     source = parameters(notebook)["source"]
     # ASCII, so that a name of a file that is no text stays what it is
-    source[0] = f"result_path = {ascii(str(Path(result_path).absolute()))}  # the result.json that is shown\n"
+    source[0] = f"result_path = {str(Path(result_path).absolute())!a}  # the result.json that is shown\n"
     try:
         with atomic_path(Path(path), force=True) as temporary:
             temporary.write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")

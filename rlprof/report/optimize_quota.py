@@ -100,7 +100,9 @@ def trial_table(found: Mapping[str, Any]) -> Table | Unavailable:
             )
         )
     heads = ("", "phase", "SMs", "share", "median", "least to most", "runs", "in pairs with q0", "outcome")
-    return Table(heads, tuple(rows), "Levels", str(search.get("reason") or "") if search.get("search") else "")
+    return Table(
+        heads, tuple(rows), "Levels", str(search.get("reason") or "") if search.get("search") else ""
+    )
 
 
 def _beside_q0(trial: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlprof.overlap.optimize.log import text
+from rlprof.report import optimize_activity as active
 from rlprof.report import optimize_charts as charts
 from rlprof.report import optimize_quota as quota
 from rlprof.report import optimize_tables as tables
@@ -25,16 +26,16 @@ def title_of(result: Mapping[str, Any]) -> str:
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what matters most: pairs of a value and what it is."""
     result = whole(result)
-    total, active = result["total"], result["sm_activity"]
+    total, shares = result["total"], result["sm_activity"]
     told = [_gain(result)]
     if result["stopped"]:
         told.append(("not finished", f"{result['ended']}; --resume goes on"))
-    what = "SM activity" if tables.quantity(result) == "SM activity" else "activity"
-    if active["after"] is not None:
-        of = f"{what} of an iteration; {percent(active['before'])} before"
-        told.append((percent(active["after"]), of))
-    elif active["before"] is not None:
-        told.append((percent(active["before"]), f"{what} of an iteration in the native order"))
+    what = "SM activity" if active.quantity(result) == "SM activity" else "activity"
+    if shares["after"] is not None:
+        of = f"{what} of an iteration; {percent(shares['before'])} before"
+        told.append((percent(shares["after"]), of))
+    elif shares["before"] is not None:
+        told.append((percent(shares["before"]), f"{what} of an iteration in the native order"))
     told.append((duration(result["overhead"].get("net_s")), "net cost of the optimisation"))
     back = result["overhead"].get("paid_back_after_iterations")
     if back is not None:
@@ -84,14 +85,14 @@ def _graph(result: Mapping[str, Any], _width: Any) -> Section:
 
 
 def _activity(result: Mapping[str, Any], width: Any) -> Section:
-    source = tables.source_of(result)
-    what = tables.quantity(result)
+    source = active.source_of(result)
+    what = active.quantity(result)
     lead = f"Over the iteration of median length, before and after. Source: {source}."
     if isinstance(source, Unavailable):
         lead = ""
     elif what != "SM activity":
         lead += " No SMs were measured: this stands in for them."
-    items: list[Item] = [charts.course_figure(result, width), tables.phase_table(result)]
+    items: list[Item] = [charts.course_figure(result, width), active.phase_table(result)]
     items += [f for f in (charts.phase_figure(result), charts.level_figure(result)) if f is not None]
     return Section(f"{what} over time", lead, items)
 
@@ -131,7 +132,7 @@ def _quotas(result: Mapping[str, Any], width: Any) -> Section:
 
 def _timelines(result: Mapping[str, Any], width: Any) -> Section:
     lead = "One iteration each, on one axis: what each component ran."
-    before = tables.course_of(result, "before")
+    before = active.course_of(result, "before")
     if result["timelines_are"]:
         lead += f" Stored: {result['timelines_are']}."
     elif not isinstance(before, Unavailable) and before.get("phases_of") not in (None, "this iteration"):
@@ -141,15 +142,15 @@ def _timelines(result: Mapping[str, Any], width: Any) -> Section:
 
 def _levers(result: Mapping[str, Any], _width: Any) -> Section:
     lead = (
-        "Settings that were tried alone, in complete iterations; what is compared above has those that were kept"
-        " on both sides."
+        "Settings that were tried alone, in complete iterations; what is compared above has those that were"
+        " kept on both sides."
     )
     return Section("Levers", lead, [tables.lever_table(result)])
 
 
 def _windows(result: Mapping[str, Any], _width: Any) -> Section:
     lead = "Nodes of the iteration that the first round profiled: tier by activity, then by unused time."
-    return Section("Windows", lead, [tables.window_table(result)])
+    return Section("Windows", lead, [active.window_table(result)])
 
 
 def _cost(result: Mapping[str, Any], _width: Any) -> Section:

@@ -1,4 +1,4 @@
-"""Results of optimisations as they are stored, by this version, by earlier ones and by benchmarks, in one form."""
+"""Stored results of optimisations, of this version, of earlier ones and of benchmarks, in one form."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
             hint="give the result.json of rlprof optimize",
         )
     if found.get("version", VERSION) > VERSION:
-        raise RlprofError(f"is of version {found['version']}; this rlprof reads {VERSION}", hint="update rlprof")
+        raise RlprofError(
+            f"is of version {found['version']}; this rlprof reads {VERSION}", hint="update rlprof"
+        )
     facts = dict(found.get("facts") or {})
     machine = dict(found.get("machine") or {})  # of benchmarks: beside the result
     if "date" in machine:
@@ -136,7 +138,9 @@ def _course(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The course of the counted iteration of median length."""
     known = [row for row in rows if isinstance(row.get("over_time"), Mapping)]
     if not known:
-        why = "no samples of activity are stored with its iterations" if rows else "no counted iteration ran so"
+        why = (
+            "no samples of activity are stored with its iterations" if rows else "no counted iteration ran so"
+        )
         return {"reason": why}
     middle = median(row["wall_s"] for row in known)
     one = min(known, key=lambda row: abs(row["wall_s"] - middle))

@@ -33,11 +33,11 @@ QUOTA = {
     "search": {
         "start": 9, "best": 4, "reason": "the fine part is done",
         "trials": [
-            {"k": 9, "phase": "start", "amount": 132, "setting": 100, "time_s": 0.5, "spread_s": 0.01, "runs": 2},
-            {"k": 4, "phase": "coarse", "amount": 52, "setting": 40, "time_s": 0.4, "spread_s": 0.02, "runs": 2},
-            {"k": 6, "phase": "fine", "amount": 72, "setting": 55, "time_s": 0.45, "spread_s": 0.02, "runs": 5,
+            {"k": 9, "phase": "start", "amount": 132, "setting": 100, "time_s": 0.5, "runs": 2},
+            {"k": 4, "phase": "coarse", "amount": 52, "setting": 40, "time_s": 0.4, "runs": 2},
+            {"k": 6, "phase": "fine", "amount": 72, "setting": 55, "time_s": 0.45, "runs": 5,
              "comparison": {"gain_frac": 0.11, "decision": "better", "pairs": [[0.5, 0.45]] * 5}},
-            {"k": 1, "phase": "coarse", "amount": 12, "setting": 10, "time_s": None, "unavailable": "no memory"},
+            {"k": 1, "phase": "coarse", "amount": 12, "setting": 10, "unavailable": "no memory"},
         ],
     },
     "validation": {
@@ -45,7 +45,8 @@ QUOTA = {
         "comparison": {
             "reference": {"median_s": 5.0, "low_s": 4.9, "high_s": 5.1, "runs": 6},
             "candidate": {"median_s": 4.5, "low_s": 4.4, "high_s": 4.6, "runs": 6},
-            "gain_frac": 0.1, "gain_s": 0.5, "low_s": 0.4, "high_s": 0.6, "confidence": 0.9, "pairs": [[5.0, 4.5]] * 6,
+            "gain_frac": 0.1, "gain_s": 0.5, "low_s": 0.4, "high_s": 0.6, "confidence": 0.9,
+            "pairs": [[5.0, 4.5]] * 6,
         },
     },
 }  # fmt: skip
@@ -76,7 +77,7 @@ def charts(page: str) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in found}
 
 
-def test_the_page_has_the_gain_the_steps_and_the_refusals(result, tmp_path: Path) -> None:
+def test_the_page_has_the_gain_the_steps_and_the_refusals(result: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_optimization_report(result, path)
     page = path.read_text()
@@ -93,7 +94,7 @@ def test_the_page_has_the_gain_the_steps_and_the_refusals(result, tmp_path: Path
     assert list(charts(page)) == ["course", "phases", "levels", "before", "after", "pairs"]
 
 
-def test_timelines_share_an_axis(result) -> None:
+def test_timelines_share_an_axis(result: dict[str, Any]) -> None:
     drawn = timelines(result)
     assert list(drawn) == ["before", "after"]
     ends = {json.dumps(chart.to_dict()["encoding"]["x"]["scale"]["domain"]) for chart, _ in drawn.values()}
@@ -103,7 +104,7 @@ def test_timelines_share_an_axis(result) -> None:
     assert before["start_s"].min() == 0.0
 
 
-def test_the_course_of_both_orders_is_drawn_to_its_end(result) -> None:
+def test_the_course_of_both_orders_is_drawn_to_its_end(result: dict[str, Any]) -> None:
     spec = charts(optimization_html(result))["course"]
     (rows,) = [v for v in spec["datasets"].values() if v and "at_s" in v[0]]
     for order in ("before", "after"):
@@ -117,7 +118,7 @@ def test_the_course_of_both_orders_is_drawn_to_its_end(result) -> None:
     assert re.search(r"^rollout ", table, re.MULTILINE)
 
 
-def test_the_gain_has_quartiles_and_an_interval(result) -> None:
+def test_the_gain_has_quartiles_and_an_interval(result: dict[str, Any]) -> None:
     gain = repr(section(result, "gain").items[0])
     total = result["total"]
     assert total["reference"]["runs"] >= 4
@@ -139,7 +140,7 @@ def test_no_gain_is_said() -> None:
     assert {r["variant"] for r in rows} == {"before"}
 
 
-def test_an_interrupted_one_says_how_far_it_came(result) -> None:
+def test_an_interrupted_one_says_how_far_it_came(result: dict[str, Any]) -> None:
     nothing = result | {
         "steps": [], "ended": "interrupted", "stopped": True, "total": None, "rounds": [], "iterations": [],
         "sm_activity": {"before": None, "after": None}, "timelines": {"before": [], "after": []},
@@ -159,7 +160,7 @@ def test_an_interrupted_one_says_how_far_it_came(result) -> None:
     assert f"of {len(accepted)} rounds added up" in what
 
 
-def test_estimates_are_shown_with_their_residuals(result) -> None:
+def test_estimates_are_shown_with_their_residuals(result: dict[str, Any]) -> None:
     assert result["interference"]["reason"] is None
     page = optimization_html(result)
     assert "median residual" in page
@@ -167,7 +168,7 @@ def test_estimates_are_shown_with_their_residuals(result) -> None:
         assert factor["factor"] >= 1
 
 
-def test_quotas_show_every_level_and_why_it_was_kept_or_dropped(result) -> None:
+def test_quotas_show_every_level_and_why_it_was_kept_or_dropped(result: dict[str, Any]) -> None:
     shown = section(result | {"quota": QUOTA}, "quotas")
     text = "\n".join(map(repr, shown.items))
     assert re.search(r"^has slack +env, before rollout; they meet at predict", text, re.MULTILINE)
@@ -184,10 +185,12 @@ def test_quotas_show_every_level_and_why_it_was_kept_or_dropped(result) -> None:
     assert "there is no GPU to divide" in repr(only.items[0])
 
 
-def test_states_of_the_machine_are_told_by_kind_of_work(result) -> None:
+def test_states_of_the_machine_are_told_by_kind_of_work(result: dict[str, Any]) -> None:
     graph = result["decisions"][0]["graph"]
     gpu = {"sm_clock_mhz": 1980.0, "slowed_by": "0x4"}
-    rows = [{"graph": graph, "time_s": 1.0, "facts": {"gpu": gpu | {"sm_clock_mhz": c}}} for c in (1200.0, 1980.0)]
+    rows = [
+        {"graph": graph, "time_s": 1.0, "facts": {"gpu": gpu | {"sm_clock_mhz": c}}} for c in (1200.0, 1980.0)
+    ]
     text = repr(section(result | {"iterations": rows}, "machine").items[0])
     assert re.search(r"^native iterations +SM clock \(MHz\) +2 +1590 \(1200 to 1980\)", text, re.MULTILINE)
     sides = {"reference": gpu | {"trials": 3, "wall_s": 1.0, "others_cores": 0.5}, "candidate": gpu}
@@ -202,7 +205,7 @@ def test_states_of_the_machine_are_told_by_kind_of_work(result) -> None:
     assert "nvidia-smi gave no answer" in why.reason
 
 
-def test_the_cost_is_told_by_part_and_doubts_with_the_comparison(result) -> None:
+def test_the_cost_is_told_by_part_and_doubts_with_the_comparison(result: dict[str, Any]) -> None:
     part = {
         "part": "search", "total_s": 50.0, "retained_training_s": 20.0, "net_s": 30.0, "iterations": 12,
         "lost_iterations": 2, "trials": 40, "apart": False,
@@ -219,7 +222,7 @@ def test_the_cost_is_told_by_part_and_doubts_with_the_comparison(result) -> None
     assert "doubtful: others kept 1.5 cores busy beside one side" in gain
 
 
-def test_factors_that_cannot_be_told_say_why(result) -> None:
+def test_factors_that_cannot_be_told_say_why(result: dict[str, Any]) -> None:
     factors = [{"node": "a/b", "beside": "a/c, a/d", "factor": 1.5, "error_frac": 0.1, "calls": 4}]
     untold = [{"node": "a/b", "beside": "a/e", "reason": "too few calls"}]
     found = {"reason": None, "factors": factors, "residual_frac": {"a/b": 0.02}, "untold": untold}
@@ -270,11 +273,18 @@ def spoilt(value: Any, kept: frozenset[str], key: str = "") -> Any:
     return value + HOSTILE if isinstance(value, str) else value
 
 
-def test_hostile_names_break_nothing(result) -> None:
+def test_hostile_names_break_nothing(result: dict[str, Any]) -> None:
     states = [{"graph": "g", "time_s": 1.0, "facts": {"gpu": {"slowed_by": "0x4"}}}]
     full = result | {"quota": QUOTA, "iterations": states}
     full["levers"] = [
-        {"lever": "workers", "before": 1, "value": "2", "outcome": "kept", "reason": "clear", "result": full["total"]}
+        {
+            "lever": "workers",
+            "before": 1,
+            "value": "2",
+            "outcome": "kept",
+            "reason": "clear",
+            "result": full["total"],
+        }
     ]
     bad = spoilt(full, frozenset({"format", "what"}))
     page, plain = optimization_html(bad), optimization_html(full)

@@ -24,7 +24,10 @@ def test_a_result_of_an_earlier_version_has_no_course() -> None:
     assert found["timelines"] is None
     assert found["quota"] is None
     assert found["decisions"]
-    assert found["facts"]["date"] == json.loads((RESULTS / "optimize" / "cpu.json").read_text())["machine"]["date"]
+    assert (
+        found["facts"]["date"]
+        == json.loads((RESULTS / "optimize" / "cpu.json").read_text())["machine"]["date"]
+    )
 
 
 def test_a_benchmarks_result_has_the_courses_of_its_counted_iterations() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
+from rlprof.overlap.optimize.cost import Trained
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.over_time import courses, kept, phases
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
@@ -40,7 +41,10 @@ def test_phases_reach_from_the_first_call_to_the_end_of_the_last() -> None:
 
 
 def test_what_is_kept_has_no_finer_steps_than_the_samples() -> None:
-    few, many = kept(samples(50, 20_000_000), 0, 10**9, "it", TASKS), kept(samples(1000), 0, 10**9, "it", TASKS)
+    few, many = (
+        kept(samples(50, 20_000_000), 0, 10**9, "it", TASKS),
+        kept(samples(1000), 0, 10**9, "it", TASKS),
+    )
     assert few is not None
     assert many is not None
     assert (len(few["course"]), len(many["course"])) == (50, 400)
@@ -71,15 +75,15 @@ def test_the_iterations_are_those_of_the_gain(found: Optimization) -> None:
 
 def test_phases_of_native_code_are_those_of_the_profiled_iteration(found: Optimization) -> None:
     # native code tells nobody when its calls ran: only the iteration as a whole has samples
-    plain = []
-    for one in found.trained:
+    def dark(one: Trained) -> Trained:
         m = one.measurement
-        if one.graph == found.native.hash and m != found.rounds[0].profile.measurement:
-            over = dict(m.over_time or {})
-            over["parts"] = {"iteration": over["parts"]["iteration"]}
-            one = replace(one, measurement=replace(m, tasks=(), over_time=over))
-        plain.append(one)
-    before = courses(replace(found, trained=tuple(plain)))["before"]
+        if one.graph != found.native.hash or m == found.rounds[0].profile.measurement:
+            return one
+        over = dict(m.over_time or {})
+        over["parts"] = {"iteration": over["parts"]["iteration"]}
+        return replace(one, measurement=replace(m, tasks=(), over_time=over))
+
+    before = courses(replace(found, trained=tuple(map(dark, found.trained))))["before"]
     assert before["phases_of"].startswith("the profiled iteration")
     assert len(before["parts"]) > 1
 
@@ -91,6 +95,8 @@ def test_what_was_not_measured_says_why(found: Optimization) -> None:
     assert nothing["before"] == {"reason": "no iteration was measured"}
     dark = tuple(replace(one, measurement=replace(one.measurement, over_time=None)) for one in found.trained)
     first = found.rounds[0]
-    profile = replace(first.profile, measurement=replace(first.profile.measurement, over_time=None), source="no GPU")
+    profile = replace(
+        first.profile, measurement=replace(first.profile.measurement, over_time=None), source="no GPU"
+    )
     told = courses(replace(found, trained=dark, rounds=(replace(first, profile=profile),)))
     assert told["before"] == {"reason": "no activity was sampled: no GPU"}
