@@ -97,7 +97,7 @@ def phase_figure(result: Mapping[str, Any]) -> Figure | None:
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     chart = bars_chart(
         frame, category="phase", value="active_frac", group="order", value_title=quantity(result),
-        form=".0%", width=max(240, 110 * len(names)), height=160,
+        form=".0%", width=min(900, max(240, 110 * len(names))), height=160,
     )  # fmt: skip
     return Figure("phases", chart)
 

@@ -221,7 +221,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     names = {p.name for p in out.iterdir()}
     assert names == {
         "config.json", "decisions.jsonl", "decisions.txt", "measurements.jsonl", "graph.json", "quotas.json",
-        "result.json", "report.html", "checkpoint.pt",
+        "result.json", "report.html", "report.ipynb", "checkpoint.pt",
     }  # fmt: skip
     result = json.loads((out / "result.json").read_text())
     assert result["steps"] == [str(s) for s in done.result.steps]
