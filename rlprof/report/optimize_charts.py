@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from rlprof.plots.gantt import gantt_chart, lay_out
+from rlprof.plots.gantt import OTHER, Gantt, gantt_chart, lay_out
 from rlprof.plots.reproductions import bars_chart, lines_chart
 from rlprof.plots.rose import course_chart, distribution_chart
 from rlprof.report.cells import Figure
 from rlprof.report.optimize_activity import ORDERS, course_of, courses_note, quantity, sampled
 from rlprof.report.optimize_quota import level_points
+from rlprof.text import clean, shorten
 from rlprof.unavailable import Unavailable
 
 #: Rows of each timeline.
@@ -27,12 +29,21 @@ def timelines(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, tuple
     stored = result.get("timelines") or {}
     tables = {name: task_table(stored.get(name) or ()) for name in ORDERS}
     ends = [float(t["end_s"].max() or 0.0) for t in tables.values() if t.height]  # type: ignore[arg-type]
+    names = lay_out(pl.concat(tables.values())).names  # what has which colour in both
     for name, table in tables.items():
         if table.height:
-            laid = lay_out(table, budget=BARS)
+            laid = _coloured(lay_out(table, budget=BARS), names)
             chart = gantt_chart(laid, title=name, end_s=max(ends), width=width)
             found[name] = (chart, laid.notes)
     return found
+
+
+def _coloured(gantt: Gantt, names: tuple[str, ...]) -> Gantt:
+    """A chart's bars in the colours of names that are given."""
+    own = [shorten(clean(name), 40) for name in gantt.bars["name"]]
+    colours = pl.Series("colour", [n if n in names else OTHER for n in own], dtype=pl.String)
+    known = names if OTHER in names or OTHER not in colours else (*names, OTHER)
+    return replace(gantt, bars=gantt.bars.with_columns(colours), names=known)
 
 
 def task_table(tasks: Sequence[Sequence[Any]]) -> pl.DataFrame:

@@ -99,6 +99,8 @@ def test_timelines_share_an_axis(result: dict[str, Any]) -> None:
     assert list(drawn) == ["before", "after"]
     ends = {json.dumps(chart.to_dict()["encoding"]["x"]["scale"]["domain"]) for chart, _ in drawn.values()}
     assert len(ends) == 1
+    scales = {json.dumps(chart.to_dict()["encoding"]["color"]["scale"]) for chart, _ in drawn.values()}
+    assert len(scales) == 1  # a name has one colour in both
     before = task_table(result["timelines"]["before"])
     assert {"rollout", "env", "actor"} <= set(before["lane"])
     assert before["start_s"].min() == 0.0
