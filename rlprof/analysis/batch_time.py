@@ -66,7 +66,7 @@ class Estimated(NamedTuple):
 
     time_s: float
     guess: bool
-    basis: str = "a guess"
+    basis: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
@@ -19,11 +18,13 @@ from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.search import Candidate, Found, Known, search
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.optimize.trials import Estimates, Seen, watch
 from rlprof.overlap.optimize.windows import Window, ranked, targets
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
 from rlprof.taskgraph.errors import RestoreError
@@ -89,7 +90,8 @@ class _Run:
         self.steps: tuple[Step, ...] = ()
         self.rounds: list[Round] = []
         self.iterations: list[tuple[str, Measurement]] = []
-        self.times = BatchTimes()
+        self.known = Estimates()
+        self.machine = getattr(workload, "machine", None)
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
         self._derived: dict[str, Known] = {}
@@ -128,7 +130,8 @@ class _Run:
             retained_s=sum(m.time_s for _, m in self.iterations),
             ended=ended,
             stopped=stopped,
-            batch_times=self.times,
+            batch_times=self.known.times,
+            together=self.known.together,
             total=total or self._only_round(),
             intact=intact,
         )
@@ -179,8 +182,7 @@ class _Run:
             profile = self.workload.profile(self.graph)
             self.iterations.append((self.graph.hash, profile.measurement))
             self.store.put(key, "profile", profile.to_dict())
-        for node, batch, duration_s in profile.alone:
-            self.times = self.times.with_observation(node, batch, duration_s)
+        self.known = self.known.having(Seen(profile.alone))
         return profile
 
     def _rank(self, number: int, profile: Profile) -> tuple[Window, ...]:
@@ -207,7 +209,7 @@ class _Run:
             self.graph,
             window.node,
             {w.node: w.mean_s for w in profile.windows},
-            estimate=self.times.share,
+            estimate=self.known.of(self.graph),
             groups=self.options.groups,
             check=self._memory,
             known=self._derived.setdefault(self.graph.hash, {}),
@@ -253,6 +255,7 @@ class _Run:
                 "delta_s": c.delta_s,
                 "partner_s": c.partner_s,
                 "guess": c.guess,
+                "basis": c.basis,
                 "graph": c.graph.hash,
                 "kept": c in kept,
                 "tried": c.steps in tried,
@@ -273,7 +276,7 @@ class _Run:
         results: list[PairedComparison | None] = []
         if all(k is not None for k in known):
             for candidate, document in zip(kept, known, strict=True):
-                results.append(compared(document or {}, self.options.local))
+                results.append(self._again(document or {}))
                 self._log_compared(number, window, work, candidate, results[-1], reused=True)
             return results
         self._check_budget()
@@ -281,15 +284,19 @@ class _Run:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
                 for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
                     if document is not None:
-                        results.append(compared(document, self.options.local))
+                        results.append(self._again(document))
                         self._log_compared(number, window, work, candidate, results[-1], reused=True)
                         continue
                     self._check_budget()
-                    result = self._measure(number, window, candidate, trials[0], trial)
+                    sides = Sides(self.machine)
+                    result = self._measure(number, window, candidate, trials[0], trial, sides)
                     results.append(result)
                     if result is not None:
-                        self._keep(key, "local", result, self.options.local)
-                        self._log_compared(number, window, work, candidate, result)
+                        seen = watch(self.known, [(self.graph, trials[0]), (candidate.graph, trial)])
+                        self.known = self.known.having(seen)
+                        told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
+                        self._keep(key, "local", result, self.options.local, told)
+                        self._log_compared(number, window, work, candidate, result, machine=sides.summary())
         except RestoreError:
             raise
         except RlprofError as error:
@@ -300,8 +307,13 @@ class _Run:
                 )
         return [*results, *[None] * (len(kept) - len(results))]
 
+    def _again(self, document: dict[str, Any]) -> PairedComparison:
+        """Take a local comparison, and what its trials told, from the store."""
+        self.known = self.known.having(Seen.from_dict(document.get("seen", {})))
+        return compared(document, self.options.local)
+
     def _measure(
-        self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial
+        self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial, sides: Sides
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
         try:
@@ -310,7 +322,8 @@ class _Run:
                     self._warm = reference
                     reference.run()
                 trial.run()
-            return measure_paired(reference.run, trial.run, rule, clock=self.clock)
+            watched = sides.reference(reference.run), sides.candidate(trial.run)
+            return sides.judged(measure_paired(*watched, rule, clock=self.clock))
         except RestoreError:
             raise
         except Exception as error:
@@ -329,6 +342,7 @@ class _Run:
         result: PairedComparison | None,
         *,
         reused: bool = False,
+        machine: dict[str, Any] | None = None,
     ) -> None:
         if result is None:
             return
@@ -343,6 +357,7 @@ class _Run:
             result=result.to_dict(),
             outcome=outcome,
             reused=reused,
+            machine=machine or {},
         )
 
     # combination and validation ----------------------------------------------------------------------------
@@ -405,14 +420,18 @@ class _Run:
             self.iterations.append(((which or self.native).hash, measured))
             return measured.time_s
 
-        result = measure_paired(lambda: run(present), lambda: run(graph), left, clock=self.clock)
-        self._keep(key, "complete", result, rule)
+        sides = Sides(self.machine)
+        watched = sides.reference(lambda: run(present)), sides.candidate(lambda: run(graph))
+        result = sides.judged(measure_paired(*watched, left, clock=self.clock))
+        self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
 
-    def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule) -> None:
+    def _keep(
+        self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]
+    ) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
         if result.settled or len(result.pairs) >= rule.most_pairs:
-            self.store.put(key, kind, result.to_dict())
+            self.store.put(key, kind, {**result.to_dict(), **told})
 
     # budget ------------------------------------------------------------------------------------------------
 
