@@ -139,10 +139,10 @@ class BatchTimes:
             return None
         found = self.fit(node)
         if isinstance(found, BatchFit):
-            basis = f"estimated from {len(found.sizes)} sizes, residual {found.residual_frac:.1%}"
+            sizes = f"{len(found.sizes)} sizes, residual {found.residual_frac:.1%}"
             if size in known:
-                return Estimated(known[int(size)], False, f"{basis}; this size was measured")
-            return Estimated(found.at(size), False, basis)
+                return Estimated(known[int(size)], False, f"measured, as one of {sizes}")
+            return Estimated(found.at(size), False, f"estimated from {sizes}")
         full = max(known)
         if size == full:
             return Estimated(known[full], False, "measured")

@@ -127,9 +127,9 @@ def interference(alone: Iterable[Ran], together: Iterable[Iterable[Ran]]) -> Int
     While others run, a call loses the share ``s`` of its progress: ``duration = alone + sum over others of
     s(other) overlap(other)``, by least squares with every s between 0 and 1; the factor is ``1 / (1 - s)``.
     The standard error of s is that of least squares without bounds, with the error of the median of what is
-    known alone. An other whose factor is not known to `MOST_ERROR_FRAC` is put together with the one that runs
-    beside in the most similar proportion, until what is left can be told. A wait that is part of a call is
-    taken for lost progress.
+    known alone. An other whose factor is not known to `MOST_ERROR_FRAC` is put together with the one that
+    runs beside in the most similar proportion, until what is left can be told. A wait that is part of a call
+    is taken for lost progress.
     """
     base: dict[tuple[str, int], list[float]] = {}
     for call in alone:
@@ -206,9 +206,9 @@ def _fit(
     hidden = [o for n, o in untold]
     odd = np.array([sum(row.overlaps.get(o, 0.0) for o in hidden) for row in rows]) > LEAST_SHARE_FRAC * taken
     use = ~odd
-    for names in [n for n, c in columns.items() if int((c[use] > 0).sum()) < LEAST_CALLS]:
-        untold[node, names[0]] = Unavailable("few calls ran beside it without others that cannot be told")
-        del columns[names]
+    for group in [n for n, c in columns.items() if int((c[use] > 0).sum()) < LEAST_CALLS]:
+        untold[node, group[0]] = Unavailable("few calls ran beside it without others that cannot be told")
+        del columns[group]
     while columns:
         matrix = np.column_stack([column[use] for column in columns.values()])
         lost = _bounded(matrix, extra[use])

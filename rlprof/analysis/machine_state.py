@@ -1,4 +1,4 @@
-"""State of the machine beside a measurement, and when the states of two sides put their comparison in doubt."""
+"""State of the machine beside a measurement, and when the states of its two sides put it in doubt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MachineState:
     cores : float
         Cores that this process may use.
     own_cores, others_cores : float or None
-        Cores that this program's processes kept busy, and all others (what a hypervisor took included): means.
+        Cores that this program's processes kept busy, and all others (what a hypervisor took included).
     core_mhz : float or None
         Mean clock of cores at the end.
     throttled : int or None
@@ -199,7 +199,10 @@ def _load(a: SideState, b: SideState) -> str | None:
 def _throttled(a: SideState, b: SideState) -> str | None:
     if a.throttled is None or b.throttled is None or bool(a.throttled) == bool(b.throttled):
         return None
-    return f"cores were throttled {a.throttled} times beside the reference and {b.throttled} beside the candidate"
+    return (
+        f"cores were throttled {a.throttled} times beside the reference"
+        f" and {b.throttled} times beside the candidate"
+    )
 
 
 def _clocks(a: SideState, b: SideState) -> Iterable[str]:
@@ -209,7 +212,10 @@ def _clocks(a: SideState, b: SideState) -> Iterable[str]:
     ):
         one, other = getattr(a, name), getattr(b, name)
         if one and other and abs(one - other) > limit * max(one, other):
-            yield f"clocks of {what} were {one:.0f} MHz beside the reference and {other:.0f} beside the candidate"
+            yield (
+                f"clocks of {what} were {one:.0f} MHz beside the reference"
+                f" and {other:.0f} beside the candidate"
+            )
 
 
 def _slowed(a: SideState, b: SideState) -> str | None:

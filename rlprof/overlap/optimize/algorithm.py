@@ -426,9 +426,7 @@ class _Run:
         self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
 
-    def _keep(
-        self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]
-    ) -> None:
+    def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
         if result.settled or len(result.pairs) >= rule.most_pairs:
             self.store.put(key, kind, {**result.to_dict(), **told})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 
 from rlprof.analysis.machine_state import MachineState, doubts, side
 from rlprof.analysis.trials import PairedComparison
+from rlprof.unavailable import Unavailable
 
 #: Processes that this one has started are looked for again after so long, in seconds.
 AGAIN_S = 1.0
@@ -46,7 +48,7 @@ class Machine:
 
     Parameters
     ----------
-    gpu : int, str or None
+    gpu : int, str, Unavailable or None
         Number or UUID of the GPU, as NVML has it; None: no GPU is looked at.
     root : pathlib.Path
         Root of the file system.
@@ -63,7 +65,7 @@ class Machine:
 
     def __init__(
         self,
-        gpu: int | str | None = None,
+        gpu: int | str | Unavailable | None = None,
         root: Path = Path("/"),
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
@@ -172,17 +174,18 @@ class Gpu:
 
     Parameters
     ----------
-    gpu : int or str
+    gpu : int, str or Unavailable
         Number or UUID.
     nvml : module, optional
         `pynvml`, by default imported.
     """
 
-    def __init__(self, gpu: int | str, nvml: Any = None) -> None:
-        self.reason: str | None = None
+    def __init__(self, gpu: int | str | Unavailable, nvml: Any = None) -> None:
+        self.reason: str | None = gpu.reason if isinstance(gpu, Unavailable) else None
+        if self.reason is not None:
+            return
         try:
-            if nvml is None:
-                import pynvml as nvml
+            nvml = importlib.import_module("pynvml") if nvml is None else nvml
             nvml.nvmlInit()
             by = nvml.nvmlDeviceGetHandleByUUID if isinstance(gpu, str) else nvml.nvmlDeviceGetHandleByIndex
             self._handle = by(gpu)
@@ -238,9 +241,7 @@ class Sides:
     """
 
     machine: Machine | None
-    states: dict[str, list[MachineState]] = field(
-        default_factory=lambda: {"reference": [], "candidate": []}
-    )
+    states: dict[str, list[MachineState]] = field(default_factory=lambda: {"reference": [], "candidate": []})
 
     def reference(self, run: Callable[[], float]) -> Callable[[], float]:
         """Return a trial of the reference that is looked at."""

@@ -319,4 +319,3 @@ def _tasks(
         span = (run.start_ns - start_ns) / 1e9, (run.end_ns - start_ns) / 1e9
         found.append((call.id, call.node, lane, *span))
     return tuple(found)
-

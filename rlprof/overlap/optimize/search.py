@@ -14,7 +14,7 @@ from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize.steps import Step, derive, step
 from rlprof.overlap.transforms.common import GroupKey, beside, group_key
 
-#: Estimates the duration of a node with a share of its batch: seconds, whether that is a guess, and its basis.
+#: Estimates the duration of a node with a share of its batch: seconds, whether that is a guess, its basis.
 Estimate = Callable[[str, float], "Estimated | tuple[float, bool] | None"]
 
 #: What steps make of a graph; a text: why they are refused.

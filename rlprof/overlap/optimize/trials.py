@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from rlprof.analysis.batch_time import BatchTimes, Estimated
@@ -145,7 +145,7 @@ class Estimates:
         Runs of trials, for factors of interference.
     """
 
-    times: BatchTimes = BatchTimes()
+    times: BatchTimes = field(default_factory=BatchTimes)
     together: tuple[tuple[Ran, ...], ...] = ()
 
     def having(self, seen: Seen) -> Estimates:
