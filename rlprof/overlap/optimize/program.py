@@ -162,7 +162,7 @@ class ProgramWorkload:
         found = self.activity.between(start_ns, end_ns)
         times = [CallTime(run.task, run.start_ns, run.end_ns) for run in record.tasks]
         source = found.source if found is not None else getattr(self.activity, "reason", "none was sampled")
-        lonely = alone(graph, _spans(record))
+        lonely = alone(graph, _spans(record)) if len(graph.streams) == 1 else ()
         return Profile(rank(graph, times, found), measured, source, lonely)
 
     # trials ------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class SimulatedWorkload:
         """Simulate one and rank its windows."""
         measured = self.iteration(graph)
         found = self.simulated(graph)
-        lonely = alone(graph, _spans(found.times))
+        lonely = alone(graph, _spans(found.times)) if len(graph.streams) == 1 else ()
         return Profile(rank(graph, found.times, found.activity), measured, "simulated", lonely)
 
     @contextmanager

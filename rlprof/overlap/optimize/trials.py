@@ -47,7 +47,7 @@ def calls_ran(graph: CallGraph, spans: Spans) -> tuple[Ran, ...]:
 
 
 def alone(graph: CallGraph, spans: Spans) -> tuple[Alone, ...]:
-    """Durations of what ran with nothing beside it, calls and nodes above them.
+    """Durations of what ran with nothing beside it in a serial run, calls and nodes above them.
 
     Parameters
     ----------
@@ -179,7 +179,10 @@ class Estimates:
 
 
 def watch(estimates: Estimates, trials: Sequence[tuple[CallGraph, object]]) -> Seen:
-    """What the latest runs of trials tell; parts of a batch that were not seen alone are run serially once.
+    """What the latest runs of trials tell; parts of a batch that were never seen alone are run serially once.
+
+    Calls that happen to be alone in a run in which others overlap are not taken: short ones are alone more
+    often than long ones of the same node.
 
     Parameters
     ----------
@@ -194,9 +197,10 @@ def watch(estimates: Estimates, trials: Sequence[tuple[CallGraph, object]]) -> S
         if not isinstance(trial, Recorded):
             continue
         spans = trial.spans()
-        lonely += alone(graph, spans)
-        if len(graph.streams) > 1:
-            together.append(calls_ran(graph, spans))
+        if len(graph.streams) == 1:
+            lonely += alone(graph, spans)
+            continue
+        together.append(calls_ran(graph, spans))
         if estimates.having(Seen(tuple(lonely))).lacks(graph, spans):
             trial.serially()
             lonely += alone(graph, trial.spans())
