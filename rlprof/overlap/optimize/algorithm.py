@@ -17,6 +17,8 @@ from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
+from rlprof.overlap.optimize.cost import SEARCH
+from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared, faster
@@ -53,14 +55,16 @@ def optimize(
     log : DecisionLog, optional
         Told of every decision.
     store : Store, optional
-        Measurements of earlier calls: what is known under the workload's key is not measured again.
+        Measurements of earlier calls: what is known under the workload's key is not measured again. It is
+        told what this one takes; its session begins here unless it has begun.
     clock : callable, optional
         Seconds.
 
     Returns
     -------
     Optimization
-        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far.
+        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far. Its cost is
+        that of all sessions of the store.
 
     Notes
     -----
@@ -70,7 +74,7 @@ def optimize(
         workload,
         options or Options(),
         DecisionLog() if log is None else log,
-        Store() if store is None else store,  # an empty one is false
+        Store(clock=clock) if store is None else store,  # an empty one is false
         clock,
     ).run()
 
@@ -97,6 +101,14 @@ class _Run:
         self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
+        if self.store.session is None:
+            self.store.begin({"program": self.workload.key})
+            log_session(self.store, self.log)
+        with self.store.spending(SEARCH):
+            found = self._found()
+        return found.up_to(self.store)
+
+    def _found(self) -> Optimization:
         stopped, intact = False, True
         self.log.add(
             "started",
@@ -126,8 +138,6 @@ class _Run:
             steps=self.steps,
             rounds=tuple(self.rounds),
             iterations=tuple(self.iterations),
-            total_s=self.clock() - self.started,
-            retained_s=sum(m.time_s for _, m in self.iterations),
             ended=ended,
             stopped=stopped,
             batch_times=self.known.times,
@@ -180,7 +190,7 @@ class _Run:
         else:
             self._check_budget()
             profile = self.workload.profile(self.graph)
-            self.iterations.append((self.graph.hash, profile.measurement))
+            self._trained(self.graph.hash, profile.measurement)
             self.store.put(key, "profile", profile.to_dict())
         self.known = self.known.having(Seen(profile.alone))
         return profile
@@ -277,7 +287,9 @@ class _Run:
         if all(k is not None for k in known):
             for candidate, document in zip(kept, known, strict=True):
                 results.append(self._again(document or {}))
-                self._log_compared(number, window, work, candidate, results[-1], reused=True)
+                self._log_compared(
+                    number, window, work, candidate, results[-1], Sides.of(document or {}), True
+                )
             return results
         self._check_budget()
         try:
@@ -285,18 +297,21 @@ class _Run:
                 for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
                     if document is not None:
                         results.append(self._again(document))
-                        self._log_compared(number, window, work, candidate, results[-1], reused=True)
+                        self._log_compared(
+                            number, window, work, candidate, results[-1], Sides.of(document), True
+                        )
                         continue
                     self._check_budget()
                     sides = Sides(self.machine)
                     result = self._measure(number, window, candidate, trials[0], trial, sides)
                     results.append(result)
                     if result is not None:
-                        seen = watch(self.known, [(self.graph, trials[0]), (candidate.graph, trial)])
+                        both = [(self.graph, trials[0]), (candidate.graph, trial)]
+                        seen = watch(self.known, both, self.store.tried)
                         self.known = self.known.having(seen)
                         told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
                         self._keep(key, "local", result, self.options.local, told)
-                        self._log_compared(number, window, work, candidate, result, machine=sides.summary())
+                        self._log_compared(number, window, work, candidate, result, sides)
         except RestoreError:
             raise
         except RlprofError as error:
@@ -316,13 +331,19 @@ class _Run:
         self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial, sides: Sides
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
+
+        def run(which: Trial) -> float:
+            time_s = which.run()
+            self.store.tried()
+            return time_s
+
         try:
             if self.options.warm_up:  # what runs for the first time is slower
                 if self._warm is not reference:
                     self._warm = reference
-                    reference.run()
-                trial.run()
-            watched = sides.reference(reference.run), sides.candidate(trial.run)
+                    run(reference)
+                run(trial)
+            watched = sides.reference(lambda: run(reference)), sides.candidate(lambda: run(trial))
             return sides.judged(measure_paired(*watched, rule, clock=self.clock))
         except RestoreError:
             raise
@@ -340,9 +361,8 @@ class _Run:
         work: Comparison,
         candidate: Candidate,
         result: PairedComparison | None,
-        *,
+        sides: Sides,
         reused: bool = False,
-        machine: dict[str, Any] | None = None,
     ) -> None:
         if result is None:
             return
@@ -357,7 +377,7 @@ class _Run:
             result=result.to_dict(),
             outcome=outcome,
             reused=reused,
-            machine=machine or {},
+            machine=sides.summary(),
         )
 
     # combination and validation ----------------------------------------------------------------------------
@@ -417,7 +437,7 @@ class _Run:
 
         def run(which: CallGraph | None) -> float:
             measured = self.workload.iteration(which)
-            self.iterations.append(((which or self.native).hash, measured))
+            self._trained((which or self.native).hash, measured)
             return measured.time_s
 
         sides = Sides(self.machine)
@@ -425,6 +445,10 @@ class _Run:
         result = sides.judged(measure_paired(*watched, left, clock=self.clock))
         self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
+
+    def _trained(self, graph: str, measured: Measurement) -> None:
+        self.iterations.append((graph, measured))
+        self.store.train(graph, measured)
 
     def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""

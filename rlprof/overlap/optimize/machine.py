@@ -243,6 +243,13 @@ class Sides:
     machine: Machine | None
     states: dict[str, list[MachineState]] = field(default_factory=lambda: {"reference": [], "candidate": []})
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Sides:
+        """Return the states that were kept with a comparison; of an older one none are known."""
+        kept = document.get("machine", {})
+        names = ("reference", "candidate")
+        return cls(None, {n: [MachineState.from_dict(s) for s in kept.get(n, ())] for n in names})
+
     def reference(self, run: Callable[[], float]) -> Callable[[], float]:
         """Return a trial of the reference that is looked at."""
         return self._watched("reference", run)

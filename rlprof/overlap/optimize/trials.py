@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from rlprof.analysis.interference import Ran, without_others
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.optimize.search import Estimate
 from rlprof.overlap.transforms.common import ancestor, group_key
+from rlprof.taskgraph.errors import RestoreError
 
 #: Start and end of calls, in seconds of one clock, by their ids.
 Spans = Mapping[str, tuple[float, float]]
@@ -178,7 +179,11 @@ class Estimates:
         return estimate
 
 
-def watch(estimates: Estimates, trials: Sequence[tuple[CallGraph, object]]) -> Seen:
+def watch(
+    estimates: Estimates,
+    trials: Sequence[tuple[CallGraph, object]],
+    ran: Callable[[], None] = lambda: None,
+) -> Seen:
     """What the latest runs of trials tell; parts of a batch that were never seen alone are run serially once.
 
     Calls that happen to be alone in a run in which others overlap are not taken: short ones are alone more
@@ -190,6 +195,14 @@ def watch(estimates: Estimates, trials: Sequence[tuple[CallGraph, object]]) -> S
         What is known.
     trials : sequence of (CallGraph, Trial)
         Complete graphs, and trials on a part of their work, each of which has run.
+    ran : callable, optional
+        Told of every further run.
+
+    Raises
+    ------
+    RestoreError
+        If state could not be put back after a further run. One that fails otherwise tells nothing: the next
+        estimate is a guess then, and says so.
     """
     lonely: list[Alone] = []
     together: list[tuple[Ran, ...]] = []
@@ -202,6 +215,12 @@ def watch(estimates: Estimates, trials: Sequence[tuple[CallGraph, object]]) -> S
             continue
         together.append(calls_ran(graph, spans))
         if estimates.having(Seen(tuple(lonely))).lacks(graph, spans):
-            trial.serially()
+            try:
+                trial.serially()
+            except RestoreError:
+                raise
+            except Exception:
+                continue
+            ran()
             lonely += alone(graph, trial.spans())
     return Seen(tuple(lonely), tuple(together))
