@@ -277,7 +277,11 @@ class Sides:
 
     def summary(self) -> dict[str, Any]:
         """State of each side, for a log; empty if nothing was looked at."""
-        sides = {name: side(states) for name, states in self.states.items()}
+        # by what is kept, so that a log says the same when it is read again
+        kept = {
+            name: [MachineState.from_dict(s.to_dict()) for s in found] for name, found in self.states.items()
+        }
+        sides = {name: side(states) for name, states in kept.items()}
         return {name: found.to_dict() for name, found in sides.items() if found is not None}
 
     def to_dict(self) -> dict[str, Any]:
