@@ -155,7 +155,8 @@ def interference(alone: Iterable[Ran], together: Iterable[Iterable[Ran]]) -> Int
         if left is not None:
             residual[node] = left
     if not found:
-        (node, other), why = next(iter(untold.items()))
+        # one that ran beside for long enough, if there is one
+        (node, other), why = max(untold.items(), key=lambda item: item[1].reason.startswith("the calls"))
         return Unavailable(f"no factor can be told, as of {node} beside {other}: {why.reason}")
     return Interference(tuple(found), untold, alone_s, residual)
 

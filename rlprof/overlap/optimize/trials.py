@@ -61,7 +61,7 @@ def alone(graph: CallGraph, spans: Spans) -> tuple[Alone, ...]:
     -------
     tuple of (str, int, float)
         Of a node above calls the duration is the sum of its calls', of one group where it is split. What has
-        no batch, or several sizes, is left away.
+        no batch, several sizes, or calls that are split beside others that are not, is left away.
     """
     named = {}
     for name, (start_s, end_s) in spans.items():
@@ -80,17 +80,19 @@ def _above(graph: CallGraph, lonely: Mapping[str, float]) -> Iterable[Alone]:
     whole: Counter[tuple[Any, ...]] = Counter()
     sums: dict[tuple[Any, ...], list[float]] = {}
     sizes: dict[tuple[Any, ...], set[int]] = {}
+    split: dict[tuple[str, str], set[bool]] = {}
     for call in graph.calls:
         size = size_of(call)
         for path in _paths_above(graph, call):
             key = (path, ancestor(call, path), *group_key(call))
             whole[key] += 1
+            split.setdefault(key[:2], set()).add(call.samples is not None)
             if size is not None:
                 sizes.setdefault(key, set()).add(size)
             if call.id in lonely:
                 sums.setdefault(key, []).append(lonely[call.id])
     for key, times in sums.items():
-        if len(times) == whole[key] and len(sizes.get(key, ())) == 1:
+        if len(times) == whole[key] and len(sizes.get(key, ())) == 1 and len(split[key[:2]]) == 1:
             yield str(key[0]), next(iter(sizes[key])), sum(times)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.rl_programs import make
 from rlprof.analysis.batch_time import BatchFit
+from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.log import DecisionLog
@@ -113,6 +114,38 @@ def test_calls_that_are_alone_by_chance_are_not_taken() -> None:
         trial.serially = lambda: pytest.fail("it is known")  # type: ignore[method-assign]
         trial.run()
         assert not watch(Estimates().having(seen), [(graph, trial)]).alone
+
+
+def test_a_node_of_which_a_part_is_split_has_no_size() -> None:
+    """The loop is split, what comes before and after it is not."""
+    graph = halves(make(SPLITS).graph)
+    epoch = CHUNK.rpartition("/")[0]
+    around = {c.samples is None for c in graph.below(epoch)}
+    assert around == {True, False}
+    found = alone(graph, in_turn(graph))
+    assert epoch not in {node for node, *_ in found}
+    assert CHUNK in {node for node, *_ in found}
+
+
+@pytest.mark.parametrize("friction", [0.0, 0.3, 1.0])
+def test_a_known_factor_of_interference_is_found_again_from_trials(friction: float) -> None:
+    """Two calls at a time, which the device has room for: each takes 1 + friction times as long."""
+    program = make(SPLITS)
+    nodes = {path: replace(node, demand=0.1) for path, node in program.model.nodes.items()}
+    here = SimulatedWorkload(program.graph, replace(program.model, nodes=nodes, friction=friction))
+    estimates = Estimates().having(Seen(here.profile(program.graph).alone))
+    graph = halves(program.graph)
+    with here.prepared(_whole(program.graph), [program.graph, graph]) as trials:
+        for trial in trials:
+            trial.run()
+        estimates = estimates.having(watch(estimates, [(program.graph, trials[0]), (graph, trials[1])]))
+    lonely = [Ran(n, b, 0.0, t) for (n, b), times in estimates.times.observed.items() for t in times]
+    found = interference(lonely, estimates.together)
+    assert isinstance(found, Interference)
+    assert found.found
+    for one in found.found:
+        assert one.factor == pytest.approx(1 + friction, rel=1e-6)
+        assert one.error_frac < 1e-6
 
 
 def test_estimates_of_a_graph_are_of_its_own_batches() -> None:
