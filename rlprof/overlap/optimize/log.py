@@ -122,7 +122,8 @@ def _candidates(e: Mapping[str, Any]) -> list[str]:
         kept = "tried" if c["kept"] else "not tried, others come first"
         if c.get("tried"):
             kept = "tried for another window"
-        guess = " (a guess)" if c["guess"] else ""
+        basis = "a guess" if c["guess"] else c.get("basis")
+        guess = f" ({basis})" if basis else ""
         found.append(
             f"  {c['steps']}: {c['partner']} beside it, difference {_seconds(c['delta_s'])}{guess}; {kept}"
         )
@@ -142,12 +143,18 @@ def _times(c: Mapping[str, Any]) -> str:
     return f"medians {before} -> {after}; gain pair by pair {c['gain_frac']:+.1%} ({len(c['pairs'])} pairs)"
 
 
+def _doubts(c: Mapping[str, Any]) -> list[str]:
+    """What the machine's state puts in doubt."""
+    return [f"    doubtful: {said}" for said in c.get("doubts", ())]
+
+
 def _compared(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     return [
         f"  {e['steps']}: on {e['comparison']}, {_times(c)}: {c['decision']}, {c['reason']}{again};"
-        f" {e['outcome']}"
+        f" {e['outcome']}",
+        *_doubts(c),
     ]
 
 
@@ -168,7 +175,7 @@ def _validated(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     which = "in all" if e["round"] is None else f"round {e['round']}"
-    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}"]
+    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}", *_doubts(c)]
 
 
 def _ended(e: Mapping[str, Any]) -> list[str]:
