@@ -190,7 +190,7 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     what += f", {setting(e['before'])} -> {setting(e['value'])}"
     if c is None:
         return [f"{what}: {e['outcome']}, {e['reason']}"]
-    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}"]
+    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}", *_doubts(c)]
 
 
 def setting(value: bool | int | str | None) -> str:
