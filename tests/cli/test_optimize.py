@@ -94,7 +94,7 @@ def selected(monkeypatch: pytest.MonkeyPatch) -> None:
             graph, steps = derive(native, WHOLE), WHOLE
         return Optimization(
             native=native, graph=graph, steps=steps, rounds=(), iterations=(),
-            total_s=0.0, retained_s=0.0, ended="the graph is given", stopped=False, batch_times=BatchTimes(),
+            ended="the graph is given", stopped=False, batch_times=BatchTimes(),
         )  # fmt: skip
 
     monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.optimize", given)
