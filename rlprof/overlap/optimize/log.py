@@ -218,8 +218,10 @@ def _quota_found(e: Mapping[str, Any]) -> list[str]:
 
 def _quota_validated(e: Mapping[str, Any]) -> list[str]:
     again = " (measured before)" if e.get("reused") else ""
-    times = "" if e["result"] is None else f"complete iterations, {_times(e['result'])}: "
-    return [f"quota of {e['level']['setting']} %: {times}{e['reason']}{again}: {e['outcome']}"]
+    if e["result"] is None:
+        return [f"quotas: {e['reason']}: {e['outcome']}"]
+    times = f"complete iterations, {_times(e['result'])}"
+    return [f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"]
 
 
 def _quota_ended(e: Mapping[str, Any]) -> list[str]:

@@ -119,7 +119,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     made["quota"] = quotas.to_dict()
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
-    _report(made, out / REPORT, say)
+    with store.spending(OTHER):  # a later session knows what this took
+        _report(made, out / REPORT, say)
     return Optimized(found, made, summary(found, out, trained, quotas))
 
 

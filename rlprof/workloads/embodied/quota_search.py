@@ -72,7 +72,7 @@ class Tuner:
     store: Store
     found: Quotas = field(default_factory=lambda: Quotas(None, "not finished"))
     trials: list[Trial] = field(default_factory=list)
-    began_s: float = field(default_factory=lambda: time.monotonic())
+    began_s: float = 0.0
     trial_s: float = 0.0  # how long measuring a level takes
     iteration_s: float = 0.0
     _reused: set[Level] = field(default_factory=set)
@@ -81,6 +81,7 @@ class Tuner:
 
     def run(self) -> Quotas:
         """Do all of it."""
+        self.began_s = time.monotonic()
         with self.store.spending(QUOTAS):
             try:
                 self._search()

@@ -77,7 +77,8 @@ class Ran:
             key = self.simulator.key
             self.before("whole", key)
             self.ran.append(("whole", key))
-            return replace(iteration(graph), time_s=WHOLE_S[key])
+            found: Measurement = iteration(graph)
+            return replace(found, time_s=WHOLE_S[key])
 
         @contextmanager
         def ready(*given: Any) -> Iterator[Any]:
