@@ -59,12 +59,11 @@ def embodied(
     """
     from rlprof.cli.console import say, write
     from rlprof.errors import UsageError
-    from rlprof.workloads.embodied.levers import wanted_levers
+    from rlprof.workloads.embodied.levers import chosen_values, wanted_levers
     from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
-    config = given.config()
-    if not config.workers and "workers" not in given.values:
-        config = given.config(workers=1)  # a simulator in its own process
+    chosen = chosen_values(given.config(), given.values)
+    config = given.config(**chosen)
     if activity not in ("auto", "program", "host", "off"):
         raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     try:
@@ -87,6 +86,7 @@ def embodied(
         pairs=pairs,
         local_pairs=local_pairs,
         levers=wanted_levers(levers, given.values),
+        chosen=chosen,
     )
     rules = {"--pairs": request.options.validation, "--local-pairs": request.options.local}
     for option, rule in rules.items():

@@ -12,6 +12,7 @@ from typing import Any
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
@@ -126,7 +127,7 @@ class _Run:
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
         except RestoreError as error:
-            if not _interrupted(error):
+            if not interrupted(error):
                 raise
             ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
         self.log.add(
@@ -467,14 +468,3 @@ class _Run:
     def _check_budget(self) -> None:
         if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
             raise _Spent
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of an interrupt."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        seen.add(id(error))
-        error = error.__context__
-    return False

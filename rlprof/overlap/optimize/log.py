@@ -193,6 +193,56 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}", *_doubts(c)]
 
 
+def _quota_pair(e: Mapping[str, Any]) -> list[str]:
+    pair, again = e["pair"], " (measured before)" if e.get("reused") else ""
+    if "unavailable" in pair:
+        return [f"quotas: q0, all SMs, is kept: {pair['unavailable']}{again}"]
+    return [
+        f"quotas: {pair['earlier']} is ready {_seconds(pair['slack_s'])} before {pair['later']} (after"
+        f" {_seconds(pair['earlier_ready_s'])} and {_seconds(pair['later_ready_s'])}), {pair['occurrences']}"
+        f" times an iteration{again}",
+        *(f"  not taken: {other}" for other in pair["others"]),
+    ]
+
+
+def _quota_level(e: Mapping[str, Any]) -> list[str]:
+    what = f"level {e['k']}, {e['amount']} SMs ({e['setting']} %), {e['phase']}"
+    again = " (measured before)" if e.get("reused") else ""
+    if e["time_s"] is None:
+        return [f"{what}: not measured, {e['unavailable']}"]
+    if e.get("comparison") is None:
+        return [f"{what}: {_seconds(e['time_s'])} on {e['comparison_of']}, {e['runs']} runs{again}"]
+    return [f"{what}: {_seconds(e['time_s'])}; beside q0 in pairs, {_times(e['comparison'])}{again}"]
+
+
+def _quota_found(e: Mapping[str, Any]) -> list[str]:
+    level = e["level"]
+    return [
+        f"quotas: {e['trials']} of {e['levels']} levels measured, the least time is under"
+        f" {level['amount']} SMs ({level['setting']} %): {e['reason']}"
+    ]
+
+
+def _quota_validated(e: Mapping[str, Any]) -> list[str]:
+    again = " (measured before)" if e.get("reused") else ""
+    if e["result"] is None:
+        return [f"quotas: {e['reason']}: {e['outcome']}"]
+    times = f"complete iterations, {_times(e['result'])}"
+    return [f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"]
+
+
+def _quota_ended(e: Mapping[str, Any]) -> list[str]:
+    kept = ", ".join(f"{name} {percent} %" for name, percent in e["quotas"].items()) or "none, q0 is kept"
+    cost = e["cost"]
+    if cost is None:
+        return [f"quotas: {kept}: {e['reason']}"]
+    return [
+        f"quotas: {kept}: {e['reason']}; {_seconds(cost['total_s'])} for that, apart,"
+        f" {_seconds(cost['retained_training_s'])} of it training that counts ({cost['iterations']}"
+        f" iterations), {cost['trials']} local trials"
+    ]
+
+
 def setting(value: bool | int | str | None) -> str:
     """Value of a lever, for people."""
     return "none" if value is None else ("off", "on")[value] if isinstance(value, bool) else str(value)
@@ -209,4 +259,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "lever": _lever,
     "session": _session,
     "ended": _ended,
+    "quota pair": _quota_pair,
+    "quota level": _quota_level,
+    "quota found": _quota_found,
+    "quota validated": _quota_validated,
+    "quotas": _quota_ended,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Request:
         Most pairs of complete iterations and of local trials.
     levers : mapping of str to value
         Levers to be tried, as of `rlprof.workloads.embodied.levers.wanted_levers`.
+    chosen : mapping of str to value
+        Values of `config` that no option gave: a run by the graph has them unless it is told otherwise.
     """
 
     config: Config
@@ -73,6 +75,7 @@ class Request:
     pairs: int = 8
     local_pairs: int = 9
     levers: Wanted = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options(self) -> Options:
