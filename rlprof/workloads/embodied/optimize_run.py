@@ -155,6 +155,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
             f" {total.reference.median_s / total.candidate.median_s:.3f}x by medians; pair by pair"
             f" {total.gain_frac:+.1%} ({len(total.pairs)} pairs: {total.decision})"
         )
+        lines += [f"  doubtful: {said}" for said in total.doubts]
     paid = found.paid_back_after
     back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
     lines.append(
