@@ -327,7 +327,9 @@ class _Run:
                     self._warm = reference
                     run(reference)
                 run(trial)
-            return measure_paired(lambda: run(reference), lambda: run(trial), rule, clock=self.clock)
+            return measure_paired(
+                lambda: run(reference), lambda: run(trial), rule, clock=self.clock, watch=self.log.measuring
+            )
         except RestoreError:
             raise
         except Exception as error:
@@ -422,7 +424,9 @@ class _Run:
             self._trained((which or self.native).hash, measured)
             return measured.time_s
 
-        result = measure_paired(lambda: run(present), lambda: run(graph), left, clock=self.clock)
+        result = measure_paired(
+            lambda: run(present), lambda: run(graph), left, clock=self.clock, watch=self.log.measuring
+        )
         self._keep(key, "complete", result, rule)
         return result, False
 

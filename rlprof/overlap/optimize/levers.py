@@ -287,7 +287,9 @@ class _Run:
             return self.trained().time_s
 
         rule = replace(self.rule, budget_s=self.left_s)
-        return measure_paired(lambda: run(before), lambda: run(value), rule, clock=self.clock)
+        return measure_paired(
+            lambda: run(before), lambda: run(value), rule, clock=self.clock, watch=self.log.measuring
+        )
 
 
 def _why(result: PairedComparison, *, reused: bool, kept: bool = False) -> str:

@@ -239,7 +239,9 @@ class Search:
                         )
                         return found
                     run(None)  # the first one is slower, and not counted
-                total = measure_paired(lambda: run(None), lambda: run(selected.graph), rule)
+                total = measure_paired(
+                    lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
+                )
                 if total.settled or len(total.pairs) >= rule.most_pairs:
                     self.store.put(key, "in all", total.to_dict())
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together
