@@ -25,7 +25,7 @@ from rlprof.workloads.embodied.levers import settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.quotas import Quotas, find_quotas
+from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas
 
 __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"]
 
@@ -112,7 +112,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             quotas = find_quotas(search, found)
         except RlprofError as error:
             failures.append(error)
-            quotas = Quotas(None, f"the search for quotas failed: {error.what}")
+            quotas = failed(error)
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
             try:
