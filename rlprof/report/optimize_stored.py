@@ -116,7 +116,7 @@ def _of_benchmark(document: Mapping[str, Any]) -> dict[str, Any]:
     found["facts"] = facts
     found.setdefault("machine", document.get("machine"))
     if found.get("quota") is None:
-        found["quota"] = document.get("quota")
+        found["quota"] = document.get("quotas")
     by_order = {name: _counted(document, variant) for name, variant in VARIANTS.items()}
     found.setdefault("over_time", {name: _course(rows) for name, rows in by_order.items()})
     found["counted"] = {name: [r["wall_s"] for r in rows] for name, rows in by_order.items() if rows}

@@ -45,6 +45,12 @@ def test_a_benchmarks_result_has_the_courses_of_its_counted_iterations() -> None
     assert "before: natively" in found["timelines_are"]
 
 
+def test_a_benchmarks_search_for_quotas_goes_along() -> None:
+    stored = json.loads((RESULTS / "gpu" / "optimize_libero.json").read_text())
+    quotas = {"quotas": {}, "reason": "no pair of branches overlaps"}
+    assert whole(stored | {"quotas": quotas})["quota"] == quotas
+
+
 def test_withdrawn_variants_have_no_course() -> None:
     stored = json.loads((RESULTS / "gpu" / "optimize_libero.json").read_text())
     found = whole(stored | {"withdrawn": {"optimised": "two runs at once"}})
