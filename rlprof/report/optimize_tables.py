@@ -212,8 +212,11 @@ def batch_table(result: Mapping[str, Any]) -> Table | Unavailable:
         line = "one size: no line"
         if row["per_sample_s"] is not None:
             line = f"{duration(row['fixed_s'])} + {duration(row['per_sample_s'])} a sample"
-        rows.append((last(row["node"]), sizes, line, percent(row["worst_residual_frac"], 1)))
-    return Table(("node", "median by batch size", "line", "worst residual"), tuple(rows), "Batch sizes")
+        single = row.get("residual_frac")  # of single durations; of medians there is none with two sizes
+        told = (percent(row["worst_residual_frac"], 1), percent(single, 1), count(row.get("observations")))
+        rows.append((last(row["node"]), sizes, line, *told))
+    heads = ("node", "median by batch size", "line", "worst residual", "of single durations", "durations")
+    return Table(heads, tuple(rows), "Batch sizes")
 
 
 def interference_table(result: Mapping[str, Any]) -> Table | Unavailable:
