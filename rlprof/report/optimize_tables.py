@@ -59,6 +59,8 @@ def gain_table(result: Mapping[str, Any]) -> Table | Unavailable:
         for name, c in compared
         if c is not None
     )
+    if not rows and result["steps"] and result["counted"]:
+        return Unavailable(f"{result['ended']}: its iterations were not compared in pairs")
     if not rows:
         return Unavailable("no graph came as far as complete iterations")
     heads = ("", "before", "after", "gain", "gain an iteration", "pairs", "decision", "ended")
@@ -79,7 +81,7 @@ def counted_table(result: Mapping[str, Any]) -> Table | None:
         (order, count(len(times)), duration(median(times)), duration(min(times)), duration(max(times)))
         for order, times in result["counted"].items()
     )
-    return Table(("", "iterations", "median", "least", "most"), rows, "Counted after the search")
+    return Table(("", "iterations", "median", "least", "most"), rows, "Counted iterations")
 
 
 def lever_table(result: Mapping[str, Any]) -> Table | Unavailable:
@@ -157,9 +159,11 @@ def _compared(c: Mapping[str, Any], what: str, again: str) -> tuple[str, str]:
     return times, f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again}){doubts}"
 
 
-def cost_table(result: Mapping[str, Any]) -> Table:
+def cost_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """Seconds of the optimisation, and iterations after which they are paid back."""
     cost = result["overhead"]
+    if not cost:
+        return Unavailable(f"not known: {result['ended']}")
     rows = [(words, duration(cost[name])) for name, words in COST.items() if name in cost]
     rows += [
         (name.removesuffix("_s").replace("_", " "), duration(value))

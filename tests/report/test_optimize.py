@@ -242,7 +242,7 @@ def test_results_of_before_are_shown(name: str) -> None:
     assert "2026-11-30" in page
     if name.startswith("gpu"):
         assert "course" in charts(page)
-        assert "Counted after the search" in page
+        assert "Counted iterations" in page
         assert "NVIDIA H200" in page
         assert "SM clock (MHz)" in page
     else:
