@@ -219,9 +219,8 @@ def _fit(
         names = list(columns)
         if error_frac[worst] <= MOST_ERROR_FRAC or len(columns) == 1:
             break
-        other = names[int(confused[worst])]
-        merged = columns.pop(names[worst]) + columns.pop(other)
-        columns[tuple(sorted((*names[worst], *other)))] = merged
+        first, second = names[worst], names[int(confused[worst])]
+        columns[tuple(sorted((*first, *second)))] = columns.pop(first) + columns.pop(second)
     if not columns:
         return [], None, untold
     left = np.abs(extra[use] - matrix @ lost) / np.maximum(taken[use], 1e-12)

@@ -14,6 +14,7 @@ import pytest
 from rlprof.cli.optimize import seconds
 from rlprof.errors import UsageError
 from rlprof.overlap.optimize.graph_file import GraphFile
+from tests.cli.conftest import Cli
 from tests.conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -44,13 +45,15 @@ def test_what_is_no_time(text: str) -> None:
         (["--local-pairs", "4"], "--local-pairs: 4 pairs cannot give a clear difference"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:
+def test_options_that_cannot_be_used_are_one_line(
+    cli: Cli, tmp_path: Path, arguments: list[str], says: str
+) -> None:
     result = cli("optimize", "embodied", "--preset", "exact", *arguments, "--out", tmp_path / "out")
     assert result.code == 2
     assert says in result.err.strip().splitlines()[-1]
 
 
-def test_the_documented_options_are_those_of_the_command(cli, monkeypatch) -> None:
+def test_the_documented_options_are_those_of_the_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
     listed = set(re.findall(r"--[a-z][a-z-]+", cli("optimize", "embodied", "--help").out)) - {"--help"}
@@ -69,7 +72,7 @@ SMALL = [
 ]
 
 
-def optimised(cli, out: Path, *further: str) -> Path:
+def optimised(cli: Cli, out: Path, *further: str) -> Path:
     """Optimise within no time; the file of the graph."""
     command = ["optimize", "embodied", *SMALL, *further, "--activity", "off", "--budget", "0.001"]
     result = cli(*command, "--out", out)
@@ -94,7 +97,7 @@ def selected(monkeypatch: pytest.MonkeyPatch) -> None:
             graph, steps = derive(native, WHOLE), WHOLE
         return Optimization(
             native=native, graph=graph, steps=steps, rounds=(), iterations=(),
-            total_s=0.0, retained_s=0.0, ended="the graph is given", stopped=False, batch_times=BatchTimes(),
+            ended="the graph is given", stopped=False, batch_times=BatchTimes(),
         )  # fmt: skip
 
     monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.optimize", given)
@@ -109,7 +112,7 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-def by_graph(cli, graph: Path, out: Path, *further: str) -> Any:
+def by_graph(cli: Cli, graph: Path, out: Path, *further: str) -> Any:
     return cli("run", "embodied", *SMALL, *further, "--graph", graph, "--iterations", "3", "--out", out)
 
 
@@ -127,7 +130,7 @@ def by_graph(cli, graph: Path, out: Path, *further: str) -> Any:
     ids=" ".join,
 )
 def test_a_run_by_a_graph_takes_the_options_it_was_optimised_with(
-    cli, tmp_path: Path, further: list[str]
+    cli: Cli, tmp_path: Path, further: list[str]
 ) -> None:
     graph = optimised(cli, tmp_path / "found", *further)
     given = further[:2] if further[:1] == ["--workers"] else []
@@ -138,7 +141,7 @@ def test_a_run_by_a_graph_takes_the_options_it_was_optimised_with(
 
 
 @pytest.mark.usefixtures("selected", "one_core")
-def test_so_it_does_on_one_core(cli, tmp_path: Path) -> None:
+def test_so_it_does_on_one_core(cli: Cli, tmp_path: Path) -> None:
     graph = optimised(cli, tmp_path / "found")
     assert "workers" not in GraphFile.read(graph).facts["levers"]  # there is no other number to try
     result = by_graph(cli, graph, tmp_path / "run")
@@ -146,7 +149,7 @@ def test_so_it_does_on_one_core(cli, tmp_path: Path) -> None:
 
 
 def test_so_it_does_where_the_search_was_interrupted(
-    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -158,7 +161,7 @@ def test_so_it_does_where_the_search_was_interrupted(
 
 
 @pytest.mark.usefixtures("selected")
-def test_who_says_otherwise_is_heard_or_told_at_once_what_does_not_fit(cli, tmp_path: Path) -> None:
+def test_who_says_otherwise_is_heard_or_told_at_once_what_does_not_fit(cli: Cli, tmp_path: Path) -> None:
     graph, out = optimised(cli, tmp_path / "found", "--levers", "none"), tmp_path / "run"
     for further, says in {
         ("--workers", "0"): r"workers 1, not 0\. Next: run with .*--workers 1",

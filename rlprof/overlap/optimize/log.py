@@ -195,7 +195,7 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     what += f", {setting(e['before'])} -> {setting(e['value'])}"
     if c is None:
         return [f"{what}: {e['outcome']}, {e['reason']}"]
-    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}"]
+    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}", *_doubts(c)]
 
 
 def _quota_pair(e: Mapping[str, Any]) -> list[str]:
@@ -230,8 +230,10 @@ def _quota_found(e: Mapping[str, Any]) -> list[str]:
 
 def _quota_validated(e: Mapping[str, Any]) -> list[str]:
     again = " (measured before)" if e.get("reused") else ""
-    times = "" if e["result"] is None else f"complete iterations, {_times(e['result'])}: "
-    return [f"quota of {e['level']['setting']} %: {times}{e['reason']}{again}: {e['outcome']}"]
+    if e["result"] is None:
+        return [f"quotas: {e['reason']}: {e['outcome']}"]
+    times = f"complete iterations, {_times(e['result'])}"
+    return [f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"]
 
 
 def _quota_ended(e: Mapping[str, Any]) -> list[str]:

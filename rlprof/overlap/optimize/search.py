@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from rlprof.analysis.batch_time import Estimated
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize.refusals import why_ordered
 from rlprof.overlap.optimize.steps import Step, derive, step
-from rlprof.overlap.transforms.common import GroupKey, beside, group_key
+from rlprof.overlap.transforms.common import GroupKey, Reach, beside, group_key
 
 #: Estimates the duration of a node with a share of its batch: seconds, whether that is a guess, its basis.
 Estimate = Callable[[str, float], "Estimated | tuple[float, bool] | None"]
@@ -189,6 +190,7 @@ class _Search:
         self.refused: list[Refused] = []
         self.seen: set[tuple[Step, ...]] = set()
         self.own = _workers(graph, target)
+        self._reach: dict[str, Reach] = {}
 
     def run(self) -> Found:
         node = self.target
@@ -384,13 +386,20 @@ class _Search:
         if found not in self.refused:
             self.refused.append(found)
 
+    def _reach_of(self, graph: CallGraph) -> Reach:
+        """What leads to what: only refusals need it, several of one graph."""
+        if graph.hash not in self._reach:
+            self._reach[graph.hash] = Reach(graph)
+        return self._reach[graph.hash]
+
     def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
         # calls of another group are in another stream already: what a move changes is the order within one
         pairs = _within_groups(mine, theirs) if moved else [(_few(mine), theirs), (mine, theirs)]
-        if all(beside(graph, some, others) is None for some, others in pairs):
-            return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
-        return None
+        if any(beside(graph, some, others) is not None for some, others in pairs):
+            return None
+        reach = self._reach_of(graph)
+        return f"no call of {partner} may run beside one of {self.target}: {why_ordered(reach, pairs)}"
 
 
 def _within_groups(

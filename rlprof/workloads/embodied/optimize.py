@@ -154,14 +154,14 @@ def embodied(
         raise ConfigurationError(
             "overlap by --train-pipe or --env-prefetch is no program of nodes", hint="leave them away"
         )
-    torch = need("torch", why="a policy")
-    cuda = config.device.startswith("cuda")
-    if not cuda:
-        torch.set_num_threads(1)
     store = Store() if store is None else store  # an empty one is false
     with ExitStack() as stack:
         spending = stack.enter_context(ExitStack())
         spending.enter_context(store.spending(START))
+        torch = need("torch", why="a policy")
+        cuda = config.device.startswith("cuda")
+        if not cuda:
+            torch.set_num_threads(1)
         say("starting simulators and policy")
         trainer = make_trainer(config)
         first_one = _ahead(trainer.env.simulator, config)

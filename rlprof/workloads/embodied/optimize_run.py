@@ -120,7 +120,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     made["quota"] = quotas.to_dict()
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
-    _report(made, out / REPORT, say)
+    with store.spending(OTHER):  # a later session knows what this took
+        _report(made, out / REPORT, say)
     return Optimized(found, made, summary(found, out, trained, quotas))
 
 
@@ -142,6 +143,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
             f" {total.reference.median_s / total.candidate.median_s:.3f}x by medians; pair by pair"
             f" {total.gain_frac:+.1%} ({len(total.pairs)} pairs: {total.decision})"
         )
+        lines += [f"  doubtful: {said}" for said in total.doubts]
     paid = found.paid_back_after
     back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
     lines.append(

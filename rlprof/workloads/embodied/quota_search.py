@@ -72,7 +72,7 @@ class Tuner:
     store: Store
     found: Quotas = field(default_factory=lambda: Quotas(None, "not finished"))
     trials: list[Trial] = field(default_factory=list)
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = 0.0
     trial_s: float = 0.0  # how long measuring a level takes
     iteration_s: float = 0.0
     _reused: set[Level] = field(default_factory=set)
@@ -81,6 +81,7 @@ class Tuner:
 
     def run(self) -> Quotas:
         """Do all of it."""
+        self.began_s = time.monotonic()
         with self.store.spending(QUOTAS):
             try:
                 self._search()
@@ -106,8 +107,9 @@ class Tuner:
         if len(self.levels) < 2:
             self.found = replace(self.found, reason="there is one level only of the GPU")
             return
-        if (why := self._why_over()) and self.store.get(self._q0_key) is None:
-            self.found = replace(self.found, reason=f"q0 is kept: {why} before any level", stopped=True)
+        why = no_validation(self.left_s, self.budget_s, self._validation_s)
+        if why and self.store.get(self._q0_key) is None:
+            self.found = replace(self.found, reason=f"q0 is kept: {why}", stopped=True)
             return
         with ExitStack() as stack:
             self._stack = stack
@@ -199,6 +201,7 @@ class Tuner:
         known = self.store.get(key)
         pair: EligiblePair | Unavailable
         if known is None:
+            self.simulator.use(None)
             time_s = self._iteration()
             ran = self.workload.last_run
             assert ran is not None

@@ -205,8 +205,7 @@ def find_quotas(search: Search, found: Optimization) -> Quotas:
     found : Optimization
         The graph.
     """
-    with search.store.spending(QUOTAS):
-        quotas = _found_quotas(search, found)
+    quotas = _found_quotas(search, found)
     made = quotas.to_dict()
     search.log.add("quotas", **{name: made[name] for name in ("quotas", "reason", "stopped", "cost")})
     return quotas
@@ -225,16 +224,16 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
     rule = request.options.validation
     key = key_of(here.key, json.dumps(search.streams, sort_keys=True))
     try:
-        levels = known_levels(store, here.key, gpu)
+        with store.spending(QUOTAS):
+            levels = known_levels(store, here.key, gpu)
         return tune(
             here.workload, found.graph, found.steps, here.simulator, levels,
             processes(here.simulator, gpu, client=True),
             rule=replace(rule, least_gain_frac=request.epsilon), local=local_rule(request.options.local),
-            budget_s=search.left_s,
-            key=key, log=search.log, store=store,
+            budget_s=search.left_s, key=key, log=search.log, store=store,
         )  # fmt: skip
     except KeyboardInterrupt:
-        return Quotas(None, INTERRUPTED, stopped=True)
+        return Quotas(None, INTERRUPTED, cost=store.spent(QUOTAS), stopped=True)
     except RestoreError:
         raise
     except RlprofError as error:  # the graph is there all the same

@@ -14,6 +14,7 @@ from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.optimize import Options, optimize
+from rlprof.overlap.optimize.comparison import Comparison
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
@@ -90,13 +91,11 @@ def test_a_known_line_is_found_again_from_trials(fixed_s: float, per_sample_s: f
     assert fit.residual_frac <= 0.001 + 2 * noise
 
 
-def _whole(graph: CallGraph):
-    from rlprof.overlap.optimize.comparison import Comparison
-
+def _whole(graph: CallGraph) -> Comparison:
     return Comparison(graph.region, frozenset(c.origin for c in graph.calls), None, 1.0)
 
 
-def test_calls_that_are_alone_by_chance_are_not_taken() -> None:
+def test_calls_that_are_alone_by_chance_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their half batches come of a serial run: those beside others that are alone are the short ones."""
     program = make(SPLITS)
     graph = halves(program.graph)
@@ -111,7 +110,7 @@ def test_calls_that_are_alone_by_chance_are_not_taken() -> None:
                 assert seconds == pytest.approx(exact)
         assert len(seen.together) == 1
         # known now: it is not run serially again
-        trial.serially = lambda: pytest.fail("it is known")  # type: ignore[method-assign]
+        monkeypatch.setattr(trial, "serially", lambda: pytest.fail("it is known"))
         trial.run()
         assert not watch(Estimates().having(seen), [(graph, trial)]).alone
 
