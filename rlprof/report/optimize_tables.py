@@ -11,6 +11,7 @@ from rlprof.overlap.optimize.log import setting, shortened
 from rlprof.report.cells import Table
 from rlprof.report.optimize_activity import NO_LOG, NOT_STORED, last, source_of
 from rlprof.report.text import count, duration, percent
+from rlprof.text import counted
 from rlprof.unavailable import Unavailable
 
 #: Fields of `overhead` in words, in their order; others are shown under their own names.
@@ -172,10 +173,10 @@ def cost_table(result: Mapping[str, Any]) -> Table | Unavailable:
     ]
     rows.append(("paid back after", payback(result)))
     sessions, unknown = cost.get("sessions") or (), cost.get("measurements_of_unknown_cost")
-    notes = [f"in {len(sessions)} sessions"] if len(sessions) > 1 else []
+    notes = [f"In {counted(len(sessions), 'session')}."] if sessions else []
     if unknown:
-        notes.append(f"what {unknown} measurements of an earlier version took is not known")
-    return Table(("", ""), tuple(rows), note="; ".join(notes))
+        notes.append(f"What {counted(unknown, 'measurement')} of an earlier version took is not known.")
+    return Table(("", ""), tuple(rows), note=" ".join(notes))
 
 
 def part_table(result: Mapping[str, Any]) -> Table | None:
