@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 from rlprof.overlap.optimize.log import text
@@ -36,7 +37,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         told.append((percent(shares["after"]), of))
     elif shares["before"] is not None:
         told.append((percent(shares["before"]), f"{what} of an iteration in the native order"))
-    told.append((duration(result["overhead"].get("net_s")), "net cost of the optimisation"))
+    if result["overhead"]:
+        told.append((duration(result["overhead"].get("net_s")), "net cost of the optimisation"))
     back = result["overhead"].get("paid_back_after_iterations")
     if back is not None:
         told.append((f"{back:,.0f}", "iterations until it is paid back"))
@@ -51,6 +53,11 @@ def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
         if result["stopped"]:
             return "no gain so far", "it was stopped before an overlap was accepted; the native order is kept"
         return "no gain", "no overlap that was tried pays; the native order is kept"
+    times = {order: result["counted"].get(order) for order in active.ORDERS}
+    if total is None and not result["rounds"] and times["before"] and times["after"]:
+        ratio = median(times["before"]) / median(times["after"])
+        counts = " and ".join(str(len(of or ())) for of in times.values())
+        return f"{ratio:.3f} ×", f"by medians of {counts} counted iterations; not compared in pairs"
     if total is None:
         kept = [r["validation"] for r in result["rounds"] if r.get("accepted") and r.get("validation")]
         gain = sum(c["gain_s"] for c in kept)

@@ -81,7 +81,8 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     missing = [name for name in NEEDED if name not in found]
     if missing:
         raise RlprofError(
-            "is no result of an optimisation" + (f": it has no {', '.join(missing)}" if found else ""),
+            "is no result of an optimisation"
+            + (f": it has no {', '.join(missing)}" if found else _why(document)),
             hint="give the result.json of rlprof optimize",
         )
     if found.get("version", VERSION) > VERSION:
@@ -105,22 +106,47 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _why(document: object) -> str:
+    """What a document is instead, where that can be told."""
+    if isinstance(document, Mapping) and document.get("command") == "optimize":
+        return ": it is of a benchmark in which no graph was searched or given"
+    return ""
+
+
 def _of_benchmark(document: Mapping[str, Any]) -> dict[str, Any]:
     """The optimisation inside of a document of the GPU benchmark, with what is stored beside it."""
     inside = document.get("optimisation")
-    if not isinstance(inside, Mapping) or inside.get("format") != FORMAT:
+    by_order = {name: _counted(document, variant) for name, variant in VARIANTS.items()}
+    if isinstance(inside, Mapping) and inside.get("format") == FORMAT:
+        found = dict(inside)
+    elif isinstance(document.get("given"), Mapping) and by_order["after"]:
+        found = _given(document["given"], by_order)
+    else:
         return {}
-    found = dict(inside)
     facts = dict(found.get("facts") or {})
     facts["config"] = {**(document.get("config") or {}), **(facts.get("config") or {})}
     found["facts"] = facts
     found.setdefault("machine", document.get("machine"))
     if found.get("quota") is None:
-        found["quota"] = document.get("quota")
-    by_order = {name: _counted(document, variant) for name, variant in VARIANTS.items()}
+        found["quota"] = document.get("quotas")
     found.setdefault("over_time", {name: _course(rows) for name, rows in by_order.items()})
     found["counted"] = {name: [r["wall_s"] for r in rows] for name, rows in by_order.items() if rows}
     return found
+
+
+def _given(graph: Mapping[str, Any], by_order: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A result without a search, of a graph that the benchmark was given."""
+    shares = {name: [r["sm_activity"] for r in of if r.get("sm_activity")] for name, of in by_order.items()}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "steps": list(graph.get("steps") or ()),
+        "ended": "the graph was given, so nothing was searched",
+        "total": None,
+        "rounds": [],
+        "overhead": {},
+        "sm_activity": {name: sum(of) / len(of) if of else None for name, of in shares.items()},
+    }
 
 
 def _counted(document: Mapping[str, Any], variant: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from rlprof.overlap.optimize.log import setting, shortened
 from rlprof.report.cells import Table
 from rlprof.report.optimize_activity import NO_LOG, NOT_STORED, last, source_of
 from rlprof.report.text import count, duration, percent
+from rlprof.text import counted
 from rlprof.unavailable import Unavailable
 
 #: Fields of `overhead` in words, in their order; others are shown under their own names.
@@ -59,6 +60,8 @@ def gain_table(result: Mapping[str, Any]) -> Table | Unavailable:
         for name, c in compared
         if c is not None
     )
+    if not rows and result["steps"] and result["counted"]:
+        return Unavailable(f"{result['ended']}: its iterations were not compared in pairs")
     if not rows:
         return Unavailable("no graph came as far as complete iterations")
     heads = ("", "before", "after", "gain", "gain an iteration", "pairs", "decision", "ended")
@@ -79,7 +82,7 @@ def counted_table(result: Mapping[str, Any]) -> Table | None:
         (order, count(len(times)), duration(median(times)), duration(min(times)), duration(max(times)))
         for order, times in result["counted"].items()
     )
-    return Table(("", "iterations", "median", "least", "most"), rows, "Counted after the search")
+    return Table(("", "iterations", "median", "least", "most"), rows, "Counted iterations")
 
 
 def lever_table(result: Mapping[str, Any]) -> Table | Unavailable:
@@ -157,9 +160,11 @@ def _compared(c: Mapping[str, Any], what: str, again: str) -> tuple[str, str]:
     return times, f"{c['gain_frac']:+.1%}, {c['decision']} ({len(c['pairs'])} pairs{again}){doubts}"
 
 
-def cost_table(result: Mapping[str, Any]) -> Table:
+def cost_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """Seconds of the optimisation, and iterations after which they are paid back."""
     cost = result["overhead"]
+    if not cost:
+        return Unavailable(f"not known: {result['ended']}")
     rows = [(words, duration(cost[name])) for name, words in COST.items() if name in cost]
     rows += [
         (name.removesuffix("_s").replace("_", " "), duration(value))
@@ -168,10 +173,10 @@ def cost_table(result: Mapping[str, Any]) -> Table:
     ]
     rows.append(("paid back after", payback(result)))
     sessions, unknown = cost.get("sessions") or (), cost.get("measurements_of_unknown_cost")
-    notes = [f"in {len(sessions)} sessions"] if len(sessions) > 1 else []
+    notes = [f"In {counted(len(sessions), 'session')}."] if sessions else []
     if unknown:
-        notes.append(f"what {unknown} measurements of an earlier version took is not known")
-    return Table(("", ""), tuple(rows), note="; ".join(notes))
+        notes.append(f"What {counted(unknown, 'measurement')} of an earlier version took is not known.")
+    return Table(("", ""), tuple(rows), note=" ".join(notes))
 
 
 def part_table(result: Mapping[str, Any]) -> Table | None:
@@ -212,8 +217,11 @@ def batch_table(result: Mapping[str, Any]) -> Table | Unavailable:
         line = "one size: no line"
         if row["per_sample_s"] is not None:
             line = f"{duration(row['fixed_s'])} + {duration(row['per_sample_s'])} a sample"
-        rows.append((last(row["node"]), sizes, line, percent(row["worst_residual_frac"], 1)))
-    return Table(("node", "median by batch size", "line", "worst residual"), tuple(rows), "Batch sizes")
+        single = row.get("residual_frac")  # of single durations; of medians there is none with two sizes
+        told = (percent(row["worst_residual_frac"], 1), percent(single, 1), count(row.get("observations")))
+        rows.append((last(row["node"]), sizes, line, *told))
+    heads = ("node", "median by batch size", "line", "worst residual", "of single durations", "durations")
+    return Table(heads, tuple(rows), "Batch sizes")
 
 
 def interference_table(result: Mapping[str, Any]) -> Table | Unavailable:

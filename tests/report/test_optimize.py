@@ -216,7 +216,7 @@ def test_the_cost_is_told_by_part_and_doubts_with_the_comparison(result: dict[st
     more = {"parts": [part, quotas], "sessions": [{}, {}], "measurements_of_unknown_cost": 3}
     shown = section(result | {"overhead": result["overhead"] | more}, "cost")
     text = "\n".join(map(repr, shown.items))
-    assert "in 2 sessions; what 3 measurements of an earlier version took is not known" in text
+    assert "In 2 sessions. What 3 measurements of an earlier version took is not known." in text
     assert re.search(r"^search +50 s +20 s +30 s +12 \(2 lost\) +40", text, re.MULTILINE)
     assert "quotas (apart)" in text
     doubted = result["total"] | {"doubts": ["others kept 1.5 cores busy beside one side"]}
@@ -242,7 +242,7 @@ def test_results_of_before_are_shown(name: str) -> None:
     assert "2026-11-30" in page
     if name.startswith("gpu"):
         assert "course" in charts(page)
-        assert "Counted after the search" in page
+        assert "Counted iterations" in page
         assert "NVIDIA H200" in page
         assert "SM clock (MHz)" in page
     else:

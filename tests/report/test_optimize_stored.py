@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlprof.errors import RlprofError
+from rlprof.report.optimize import optimization_html
+from rlprof.report.optimize_sections import headline
 from rlprof.report.optimize_stored import read_result, whole
 from tests.conftest import ROOT
 
@@ -45,6 +47,12 @@ def test_a_benchmarks_result_has_the_courses_of_its_counted_iterations() -> None
     assert "before: natively" in found["timelines_are"]
 
 
+def test_a_benchmarks_search_for_quotas_goes_along() -> None:
+    stored = json.loads((RESULTS / "gpu" / "optimize_libero.json").read_text())
+    quotas = {"quotas": {}, "reason": "no pair of branches overlaps"}
+    assert whole(stored | {"quotas": quotas})["quota"] == quotas
+
+
 def test_withdrawn_variants_have_no_course() -> None:
     stored = json.loads((RESULTS / "gpu" / "optimize_libero.json").read_text())
     found = whole(stored | {"withdrawn": {"optimised": "two runs at once"}})
@@ -78,8 +86,21 @@ def test_what_is_no_result_is_refused(text: str, said: str, tmp_path: Path) -> N
 
 
 def test_a_benchmark_without_a_search_is_refused() -> None:
-    with pytest.raises(RlprofError, match="is no result of an optimisation"):
+    with pytest.raises(RlprofError, match="no graph was searched or given"):
         read_result(RESULTS / "gpu" / "optimize_mujoco_warp_mps.json")
+
+
+def test_a_benchmark_of_a_given_graph_tells_what_it_measured() -> None:
+    result = read_result(RESULTS / "gpu" / "optimize_libero_again.json")
+    (value, what), (share, _), *more = headline(result)
+    times = {name: sorted(of) for name, of in result["counted"].items()}
+    assert value == f"{times['before'][2] / times['after'][2]:.3f} ×"
+    assert "5 and 5 counted iterations; not compared in pairs" in what
+    assert share.endswith("%")
+    assert not more  # of a search nothing is told: neither a cost nor that nothing was gained
+    page = optimization_html(result)
+    assert "Not known: the graph was given, so nothing was searched" in page
+    assert "never: nothing was gained" not in page
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
