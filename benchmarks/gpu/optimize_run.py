@@ -14,8 +14,9 @@ from typing import Any
 
 from benchmarks.gpu.bounds import Profiled, available_cores, call_times, spreads
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.same_iteration import Start
 from benchmarks.gpu.solo import Solo, Use, works
-from benchmarks.gpu.turns import ANEW, Turns, ways_to_draw
+from benchmarks.gpu.turns import Turns, ways_to_draw
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
@@ -73,6 +74,9 @@ class Run(Turns):
         #: Keys of the simulators that draw elsewhere, by the order that has them.
         self.drawn: dict[str, Any] = {}
         self.drivers: dict[str, Any] = {}
+        self.start: Start | None = None
+        self.without: dict[str, str] = {}
+        self.observed: Any = None
 
     @property
     def measurements(self) -> Path:
@@ -91,6 +95,7 @@ class Run(Turns):
             if self.here is None:
                 return
             try:
+                self.keep_start()
                 self.first()
                 if self.args.graph is None:
                     self.by_hand()
@@ -171,8 +176,15 @@ class Run(Turns):
             found["stream_priorities"] = str(self.streams)
             self.here = here
             self.seen = watch(here.trainer)
-            if self.config.keep_prefix:
-                self.graphs[ANEW] = None
+
+    def keep_start(self) -> None:
+        """Copies of what training changes, to which every iteration goes back."""
+        if self.args.same_iteration:
+            with self.report.step("same_iteration") as found:
+                start = Start(self.here, self.here.free_bytes)
+                found.update(start.to_dict())
+                self.report.document["same_iteration"] = dict(found)
+                self.start = start
 
     def prioritise(self, here: Any) -> None:
         """Let streams of graphs have their priorities; what is measured with others is not reused."""

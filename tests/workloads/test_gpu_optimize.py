@@ -42,7 +42,7 @@ def run(walls: dict[str, list[float]], *graphs: str) -> Any:
     rows = [{"variant": n, "warm_up": False, "wall_s": s} for n, of in walls.items() for s in of]
     made.report = SimpleNamespace(document={"iterations": rows})  # type: ignore[assignment]
     made.args = SimpleNamespace(variants="native,hybrid,by hand,optimised")  # type: ignore[assignment]
-    made.graphs, made.drawn = {"native": None}, {}
+    made.graphs, made.drawn, made.without = {"native": None}, {}, {}
     for graph in graphs:
         name, _, kind = graph.partition("=")
         made.graphs[name] = SimpleNamespace(hash=kind)

@@ -231,8 +231,8 @@ class Tolerance:
     log_prob: float
 
 
-#: By the type of the weights, fixed before anything is replayed. In 32 bits other kernels round in the last of
-#: 24 binary places; a velocity is a sum of thousands of products, and late steps divide it by a small noise.
+#: By the type of the weights, fixed before anything is replayed. In 32 bits other kernels round in the last
+#: of 24 binary places; a velocity is a sum of thousands of products, divided by little noise in late steps.
 #: bfloat16 has 8 places: activations of a network of some tens of layers differ by a percent between kernels,
 #: which moves a chain of length 1 by as much, and a number of it by up to a few percent of its noise.
 TOLERANCES = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(0.03, 0.03)}
@@ -279,7 +279,7 @@ class Replayed:
 
     @property
     def passed(self) -> bool:
-        """Chains, and the log-probabilities of recorded chains, are within the tolerance (and are numbers)."""
+        """Chains, and the log-probabilities of recorded chains, are within the tolerance."""
         limit = self.tolerance
         return self.chain <= limit.chain and self.evaluated <= limit.log_prob
 
