@@ -49,6 +49,9 @@ def main() -> None:
         help="put weights, optimiser and counters back before each iteration, so that all orders train the"
         " same one, and compare what they trained; otherwise training goes on",
     )
+    add(
+        "--start", type=Path, help="file of that iteration's start: begin there, or write it if there is none"
+    )
     add("--seconds", type=float, default=480.0)
     add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
     add("--optimise-seconds", type=float, default=300.0)

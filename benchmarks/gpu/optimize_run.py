@@ -179,12 +179,22 @@ class Run(Turns):
 
     def keep_start(self) -> None:
         """Copies of what training changes, to which every iteration goes back."""
-        if self.args.same_iteration:
-            with self.report.step("same_iteration") as found:
-                start = Start(self.here, self.here.free_bytes)
-                found.update(start.to_dict())
-                self.report.document["same_iteration"] = dict(found)
-                self.start = start
+        if not self.args.same_iteration:
+            return
+        with self.report.step("same_iteration") as found:
+            start = Start(self.here, self.here.free_bytes)
+            found.update(start.to_dict())
+            self.report.document["same_iteration"] = dict(found)
+            self.start = start
+        path: Path | None = self.args.start
+        if self.start is not None and path is not None:
+            with self.report.step("start_file") as found:
+                found["read"] = path.exists()
+                if found["read"]:
+                    self.start.load(path)
+                    self.report.document["same_iteration"] = self.start.to_dict()
+                else:
+                    self.start.save(path)
 
     def prioritise(self, here: Any) -> None:
         """Let streams of graphs have their priorities; what is measured with others is not reused."""

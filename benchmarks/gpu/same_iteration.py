@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -97,6 +99,41 @@ class Start:
         trainer.actor.updates, trainer.rollout.version = self.updates, self._version
         for simulator, state in self._simulators:
             simulator.load_state_dict(state)
+
+    def save(self, path: Path) -> None:
+        """Write what is kept to a file, whole, for another process."""
+        import torch
+
+        tensors = {name: kept.cpu() for name, kept in self._kept.items()}
+        counts = {"step": self.step, "updates": self.updates, "version": self._version}
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            torch.save({"config": self._here.config.to_dict(), **counts, "tensors": tensors}, beside)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def load(self, path: Path) -> None:
+        """Begin where another process began, instead, and go there.
+
+        Raises
+        ------
+        ConfigurationError
+            If it trained something else, or environments that reset by themselves, which are not in the file.
+        """
+        import torch
+
+        from rlprof.workloads.embodied.errors import ConfigurationError
+
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        if found["config"] != self._here.config.to_dict() or found["tensors"].keys() != self._kept.keys():
+            raise ConfigurationError(f"{path} is of another configuration", hint="give another --start")
+        if self._simulators:
+            raise ConfigurationError("a start holds no environments", hint="leave --start away")
+        for name, tensor in found["tensors"].items():
+            self._kept[name].copy_(tensor)
+        self.step, self.updates, self._version = (found[name] for name in ("step", "updates", "version"))
+        self.restore()
 
     def to_dict(self) -> dict[str, Any]:
         """Facts for a result; `weights` are equal where two processes begin with the same bits."""

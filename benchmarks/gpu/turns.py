@@ -6,10 +6,10 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.gpu.embodied_report import shortened
+from benchmarks.gpu.embodied_report import replay_facts, shortened
 from benchmarks.gpu.same_iteration import Start, weakest
 from benchmarks.gpu.solo import Solo
 
@@ -251,7 +251,7 @@ class Turns:
             with self.report.step(f"{name}_replay") as found:
                 index = GlobalStep(here.counter.step - 1)
                 again = replay_answers(here.trainer, measured.result["trajectories"], index, most_calls=4)
-                found.update(asdict(again), passed=again.passed, log_prob_tolerance=again.tolerance.log_prob)
+                found.update(replay_facts(again))
 
     def compare(self, name: str, turn: str, measured: Any, row: dict[str, Any]) -> None:
         """Compare what an order trained with what native training of the same iteration gave."""
