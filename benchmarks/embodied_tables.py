@@ -138,9 +138,7 @@ def optimised_table(result: dict[str, Any], beside: Sequence[dict[str, Any]] = (
             str(sum(len(r["semantic_differences"]) for r in of)),
         ]
         out.append(f"| {' | '.join(shown)} |")
-    facts = [*_decided(result), *_as_native(rows), *_either_way(result, beside)]
-    found = ["", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in facts)] if facts else []
-    return "\n".join([*out, *found])
+    return "\n".join([*out, *_decided(result, [*_as_native(rows), *_either_way(result, beside)])])
 
 
 def _counted(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -227,8 +225,8 @@ def _other_way(result: dict[str, Any], other: dict[str, Any]) -> bool:
     return result["config"] == other["config"] and same[0] == same[1]
 
 
-def _decided(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """Bound, outcome and cost of a search, and replays."""
+def _decided(result: dict[str, Any], further: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """Bound, outcome and cost of a search, replays, and what more is told, as rows of a table."""
     rows = []
     if found := result.get("optimisation"):
         steps = "; ".join(f"`{step}`" for step in found["steps"]) or "none"
@@ -266,7 +264,8 @@ def _decided(result: dict[str, Any]) -> list[tuple[str, str]]:
                 f"allowed {step['log_prob_tolerance']:.1e}, of points of chains {step['chain_tolerance']:.1e}"
             )
             rows.append((what, f"{far} ({limits}): {'passed' if step['passed'] else 'FAILED'}"))
-    return rows
+    rows += further
+    return ["", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)] if rows else []
 
 
 def _limit(least_s: float, name: str, gain: float | None, over: dict[str, Any]) -> str:

@@ -185,13 +185,9 @@ class Start:
         found["semantic_differences"] = differences(native.record, measured.record)
         found["minibatches_bitwise"] = not differences(native.record, measured.record, bits=True)
         bits = found["weights_bitwise"] and found["logs_bitwise"] and found["minibatches_bitwise"]
-        found["equality"] = (
-            "none" if found["semantic_differences"] else "bitwise" if bits else "semantic record"
-        )
-        found["holds"] = found["equality"] == "bitwise" or (
-            not self.exact and found["equality"] == "semantic record"
-        )
-        return found
+        if found["semantic_differences"]:
+            return {**found, "equality": "none", "holds": False}
+        return {**found, "equality": "bitwise" if bits else "semantic record", "holds": bits or not exact}
 
 
 def weights_apart(now: Sequence[Any], native: Sequence[Any], before: Iterable[Any]) -> dict[str, Any]:
