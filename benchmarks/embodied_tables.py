@@ -37,7 +37,8 @@ def _conditions(result: dict[str, Any], source: str) -> str:
 
 
 def _one_iteration(result: dict[str, Any]) -> str:
-    if not (kept := result.get("same_iteration")):
+    kept = result.get("same_iteration") or {}
+    if not kept.get("kept"):
         return ""
     return f" All train the same iteration, number {kept['iteration']}, from the same weights."
 
@@ -196,7 +197,8 @@ def _either_way(result: dict[str, Any], beside: Sequence[dict[str, Any]]) -> lis
     if not todays:
         return []
     best, name, one = max(todays, key=lambda item: item[0])
-    bits = all(r["same_iteration"]["weights"] == result["same_iteration"]["weights"] for r in runs)
+    weights = {r["same_iteration"].get("weights") for r in runs}
+    bits = len(weights) == 1 and None not in weights
     text = (
         f"{_shown(name)} {'under' if _under_mps(one) else 'without'} a daemon, {best:.1f} steps/s;"
         f" both runs train the same iteration, from weights {'of the same' if bits else 'of other'} bits"
@@ -219,7 +221,7 @@ def _under_mps(result: dict[str, Any]) -> bool:
 def _other_way(result: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two runs trained the same iteration, one of them under an MPS daemon."""
     kept = [r.get("same_iteration") for r in (result, other)]
-    if not all(kept) or _under_mps(result) == _under_mps(other):
+    if not all(k and k.get("kept") for k in kept) or _under_mps(result) == _under_mps(other):
         return False
     same = [[k[field] for field in ("iteration", "updates")] for k in kept if k]
     return result["config"] == other["config"] and same[0] == same[1]

@@ -183,11 +183,15 @@ class Run(Turns):
             return
         with self.report.step("same_iteration") as found:
             start = Start(self.here, self.here.free_bytes)
+            start.restore()  # it must work later
+            self.gpu.wait()
+            self.start = start
             found.update(start.to_dict())
             self.report.document["same_iteration"] = dict(found)
-            self.start = start
+        if self.start is None:
+            return
         path: Path | None = self.args.start
-        if self.start is not None and path is not None:
+        if path is not None:
             with self.report.step("start_file") as found:
                 found["read"] = path.exists()
                 if found["read"]:
@@ -195,6 +199,8 @@ class Run(Turns):
                     self.report.document["same_iteration"] = self.start.to_dict()
                 else:
                     self.start.save(path)
+        with self.report.step("start_digest") as found:
+            found["weights"] = self.report.document["same_iteration"]["weights"] = self.start.digest()
 
     def prioritise(self, here: Any) -> None:
         """Let streams of graphs have their priorities; what is measured with others is not reused."""

@@ -136,21 +136,23 @@ class Start:
         self.restore()
 
     def to_dict(self) -> dict[str, Any]:
-        """Facts for a result; `weights` are equal where two processes begin with the same bits."""
-        from rlprof.workloads.embodied.offload import tensors_of
-        from rlprof.workloads.embodied.rollout_serve import digest
-
-        tensors = [*tensors_of(self._here.trainer.actor.policy), *trained(self._here.trainer).values()]
-        told = json.dumps(digest(tensors)).encode()
+        """Facts for a result."""
         return {
             "kept": True,
             "iteration": self.step,
             "updates": self.updates,
-            "weights": hashlib.sha256(told).hexdigest(),
             "kept_bytes": self.kept_bytes,
             "on_host": self.on_host,
             "exact": self.exact,
         }
+
+    def digest(self) -> str:
+        """SHA-256 of the bits of all weights and moments as they are now, to compare processes."""
+        from rlprof.workloads.embodied.offload import tensors_of
+        from rlprof.workloads.embodied.rollout_serve import digest
+
+        tensors = [*tensors_of(self._here.trainer.actor.policy), *trained(self._here.trainer).values()]
+        return hashlib.sha256(json.dumps(digest(tensors)).encode()).hexdigest()
 
     def outcome(self, measured: Any) -> Outcome:
         """What has just been trained."""

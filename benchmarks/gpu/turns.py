@@ -189,9 +189,7 @@ class Turns:
         here, measured, row = self.here, None, {}
         step = self.report.step(f"{name}_{turn}")
         with step as found, shortened(here.trainer, short), self.lever_off(name):
-            if self.start is not None:
-                self.start.restore()
-                self.gpu.wait()
+            self.go_back()
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
             share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
@@ -252,6 +250,19 @@ class Turns:
                 index = GlobalStep(here.counter.step - 1)
                 again = replay_answers(here.trainer, measured.result["trajectories"], index, most_calls=4)
                 found.update(replay_facts(again))
+
+    def go_back(self) -> None:
+        """Put back what training has changed; without that, should it fail, training goes on."""
+        if self.start is None:
+            return
+        try:
+            self.start.restore()
+            self.gpu.wait()
+        except Exception as error:
+            self.start = None
+            why = f"{type(error).__name__}: {error}"[:500]
+            self.report.document["same_iteration"] |= {"kept": False, "error": why}
+            print(f"   weights were not put back, training goes on: {why}", flush=True)
 
     def compare(self, name: str, turn: str, measured: Any, row: dict[str, Any]) -> None:
         """Compare what an order trained with what native training of the same iteration gave."""

@@ -42,7 +42,7 @@ def run(walls: dict[str, list[float]], *graphs: str) -> Any:
     rows = [{"variant": n, "warm_up": False, "wall_s": s} for n, of in walls.items() for s in of]
     made.report = SimpleNamespace(document={"iterations": rows})  # type: ignore[assignment]
     made.args = SimpleNamespace(variants="native,hybrid,by hand,optimised")  # type: ignore[assignment]
-    made.graphs, made.drawn, made.without = {"native": None}, {}, {}
+    made.graphs, made.drawn, made.without, made.start = {"native": None}, {}, {}, None
     for graph in graphs:
         name, _, kind = graph.partition("=")
         made.graphs[name] = SimpleNamespace(hash=kind)
@@ -122,6 +122,21 @@ def test_a_policy_is_without_a_lever_in_a_block_alone() -> None:
     with pytest.raises(ZeroDivisionError), made.lever_off("a"):
         _ = 1 / 0
     assert (policy.keeps_prefix, policy.captured, policy.compiled) == whole
+
+
+def test_training_goes_on_where_weights_cannot_be_put_back(capsys) -> None:
+    made = run({})
+    made.go_back()  # nothing is kept
+    made.gpu = SimpleNamespace(wait=lambda: None)
+    put = [0]
+    made.start = SimpleNamespace(restore=lambda: put.append(1 // put[-1]))
+    made.report.document["same_iteration"] = {"kept": True, "iteration": 2}
+    made.go_back()
+    assert made.start is None
+    found = made.report.document["same_iteration"]
+    assert (found["kept"], found["iteration"]) == (False, 2)
+    assert found["error"].startswith("ZeroDivisionError")
+    assert "training goes on" in capsys.readouterr().out
 
 
 def test_a_graph_by_hand_is_drawn_elsewhere_where_none_was_searched() -> None:
