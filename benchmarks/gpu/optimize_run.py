@@ -16,7 +16,7 @@ from benchmarks.gpu.bounds import Profiled, available_cores, call_times, spreads
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
 from benchmarks.gpu.same_iteration import Start
 from benchmarks.gpu.solo import Solo, Use, works
-from benchmarks.gpu.turns import Turns, ways_to_draw
+from benchmarks.gpu.turns import NOT_AHEAD, Turns, ways_to_draw
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
@@ -286,8 +286,15 @@ class Run(Turns):
                 stream_priorities=self.streams,
             )  # for a later call, should the search find nothing
             kept.write(self.args.out / f"by_hand{self.args.name}.json")
-        if "by hand" in self.graphs:
+        if "by hand" in self.graphs and self.wants_graph:
             self.iteration("by hand", "warm", warm=True)
+
+    @property
+    def wants_graph(self) -> bool:
+        """Whether anything runs by a graph: native schedules alone need none to be warmed up."""
+        parts = {"optimise", "quotas"} & set(self.args.parts.split(","))
+        named = [n for n in self.wanted if n in ("by hand", "optimised", NOT_AHEAD) or n.startswith("best ")]
+        return bool(parts or named or self.ways)
 
     def meter(self) -> None:
         """One native iteration under a meter of memory, for rule L7."""

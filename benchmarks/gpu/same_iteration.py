@@ -18,7 +18,8 @@ from typing import Any
 
 def trained(trainer: Any) -> dict[str, Any]:
     """Tensors that training changes, by name: weights of actor and rollout, copies of 32 bits, moments."""
-    actor, found = trainer.actor, {}
+    actor = trainer.actor
+    found: dict[str, Any] = {}
     kinds = {"master": actor.masters, "rollout": trainer.rollout.policy.trainable()}
     if actor.copies():  # otherwise the weights are trained themselves
         kinds["weight"] = actor.policy.trainable()

@@ -210,7 +210,13 @@ def test_a_table_says_which_equality_held_and_which_replay_failed() -> None:
 
     result = json.loads((ROOT / "benchmarks/results/gpu/optimize_libero_again.json").read_text())
     assert "log-probabilities of recorded chains were not evaluated" in optimised_table(result)
-    same = {"weights_abs": 0.0, "weights_rel": 0.0, "updates_rel": 0.0, "losses_abs": 0.0, "losses_rel": 0.0}
+    same: dict[str, Any] = {
+        "weights_abs": 0.0,
+        "weights_rel": 0.0,
+        "updates_rel": 0.0,
+        "losses_abs": 0.0,
+        "losses_rel": 0.0,
+    }
     same |= {"equality": "bitwise", "holds": True}
     near = same | {"weights_abs": 2e-6, "updates_rel": 0.034, "losses_abs": 0.5, "losses_rel": 0.1}
     told = {

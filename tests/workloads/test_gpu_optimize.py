@@ -124,6 +124,18 @@ def test_a_policy_is_without_a_lever_in_a_block_alone() -> None:
     assert (policy.keeps_prefix, policy.captured, policy.compiled) == whole
 
 
+def test_native_schedules_alone_need_no_graph() -> None:
+    made = run({})
+    made.ways, made.args.parts = {}, "variants"
+    made.args.variants = "native,colocated-pipe,steps_not_captured"
+    assert not made.wants_graph
+    for variants in ("native,by_hand", "native,best_prefixes_anew", "resets_not_ahead"):
+        made.args.variants = variants
+        assert made.wants_graph
+    made.args.variants, made.args.parts = "native", "optimise,variants"
+    assert made.wants_graph
+
+
 def test_training_goes_on_where_weights_cannot_be_put_back(capsys) -> None:
     made = run({})
     made.go_back()  # nothing is kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_what_another_order_trains_is_told() -> None:
     assert (found["equality"], found["holds"]) == ("none", False)
 
 
-def test_another_process_begins_where_the_first_one_did(tmp_path) -> None:
+def test_another_process_begins_where_the_first_one_did(tmp_path: Path) -> None:
     first = Here(small(), 2)
     start = Start(first)
     start.save(tmp_path / "start.pt")

@@ -316,7 +316,8 @@ def replay_answers(
         _, points, horizon, action_dim = given.chain.shape
         numbers = max(1, points - 1) * horizon * action_dim
         for rows in _parts(len(given.chain), trainer.actor.micro_batch):
-            part = Observation(*(None if x is None else x[rows] for x in seen))
+            images = None if seen.images is None else seen.images[rows]
+            part = Observation(seen.state[rows], images, seen.task[rows])
             log_prob = trainer.rollout.log_prob_again(part, given.chain[rows])
             evaluated = _most(evaluated, log_prob, given.log_prob[rows])
     dtype = str(trainer.actor.policy.dtype).removeprefix("torch.")
