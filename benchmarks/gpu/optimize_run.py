@@ -52,7 +52,7 @@ class Run(Turns):
         facts = {
             "command": "optimize",
             "config": self.config.to_dict(),
-            "argv": {k: str(v) for k, v in vars(args).items() if k != "out"},
+            "argv": {k: str(v) for k, v in vars(args).items() if k not in ("out", "start")},
             "iterations": [],
         }
         self.report = Report(args.out / f"optimize_{args.simulator}{args.name}.json", facts)

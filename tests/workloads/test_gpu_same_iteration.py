@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,16 @@ import pytest
 
 from benchmarks.gpu.same_iteration import Start, logs_apart, trained, weakest, weights_apart
 from rlprof.workloads.embodied.build import make_trainer
-from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.exchange import Exchangeable
-from rlprof.workloads.embodied.record import watch
-from tests.workloads.embodied.made import small
+from rlprof.workloads.embodied.record import replay_answers, watch
+from tests.workloads.embodied.made import SMALL, small
 
 torch = pytest.importorskip("torch")
+#: ``RLPROF_REHEARSE_ON=cpu`` runs what a processor can.
+REHEARSAL = os.environ.get("RLPROF_REHEARSE_ON")
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
 
@@ -169,3 +172,35 @@ def test_the_weakest_equality_of_several_iterations_counts() -> None:
     assert (found["iterations"], found["equality"], found["holds"]) == (3, "semantic record", False)
     assert found["updates_rel"] == 0.2
     assert weakest([same])["updates_rel"] is None  # type: ignore[index]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("free_bytes", [1e12, 0.0], ids=["kept on the device", "kept in page-locked memory"])
+def test_weights_of_a_gpu_are_put_back_where_captured_steps_find_them(free_bytes: float) -> None:
+    if not REHEARSAL and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    device = REHEARSAL or "cuda:0"
+    more = {"device": device, "cuda_graph": not REHEARSAL, "train": "expert", "keep_prefix": True}
+    here = Here(configure("tiny", **{**SMALL, **more, "timeout_s": 60.0}), 2)
+    start = Start(here, free_bytes)
+    assert start.on_host is not bool(free_bytes)
+    trainer, policy, before = here.trainer, here.trainer.rollout.policy, start.digest()
+    start.restore()
+    start.native = start.outcome(here.train())
+    for k in range(3):
+        if k == 2:  # captured steps hold the weights where they were
+            trainer.rollout.offload()
+            trainer.actor.offload()
+            trainer.rollout.reload(device)
+            trainer.actor.reload(device)
+        start.restore()
+        assert start.digest() == before
+        captured = policy.captured
+        policy.captured = captured if k != 1 else None
+        found = start.against_native(here.train())
+        policy.captured = captured
+        assert found["holds"], found
+        assert found["updates_rel"] < 0.3, found
+        assert trainer.rollout.refused is None
+    answers = trainer.iteration(GlobalStep(5))["trajectories"]
+    assert replay_answers(trainer, answers, GlobalStep(5)).passed
