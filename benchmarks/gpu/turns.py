@@ -13,7 +13,7 @@ from benchmarks.gpu.embodied_report import replay_facts, shortened
 from benchmarks.gpu.same_iteration import Start, weakest
 from benchmarks.gpu.solo import Solo
 
-#: Orders without a lever that all others have: the native loop, and the best graph (`graph_levers_off`).
+#: Orders without a lever that all others have: the native loop, and the best graph (`Turns.levers_off`).
 ANEW = "prefixes anew"  # `keep_prefix`
 EAGER = "steps not captured"  # `cuda_graph`
 NOT_COMPILED = "layers not compiled"  # `compile_policy`
