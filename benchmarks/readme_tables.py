@@ -21,6 +21,7 @@ from benchmarks.embodied_tables import (
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
+from benchmarks.searches import search_table
 
 HERE = Path(__file__).resolve().parent
 
@@ -362,6 +363,8 @@ def main() -> None:
     text = readme.read_text()
     found = sorted((HERE / "results" / "gpu").glob("optimize_*.json"))
     tables = TABLES | {f"gpu/{path.stem}": optimised_table for path in found}
+    kept = sorted((HERE / "results" / "searches").glob("*.json"))
+    tables |= {f"searches/{path.stem}": search_table for path in kept}
     for name, table in tables.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():
