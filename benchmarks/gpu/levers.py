@@ -211,7 +211,8 @@ def levers_table(result: dict[str, Any]) -> str:
     out = [
         f"{machine['date']}, {gpu or 'no GPU'}, {machine['cores']} cores, {config['policy']} and"
         f" {config['simulator']}, preset {config['preset']}, {config['envs']} environments,"
-        f" {config['rollout_epochs']} x {config['chunks']} chunks, {config['workers']} processes of the simulator at first. Complete"
+        f" {config['rollout_epochs']} x {config['chunks']} chunks, at first {config['workers']} processes of"
+        " the simulator. Complete"
         f" iterations in turn; the graph has {graph}.",
         "",
         "| lever | change | by | without it, s: median (quartiles) | with it, s | gain, by pairs | pairs"
