@@ -161,6 +161,8 @@ class Levers:
                 self.report.document["levers"].append(
                     {**row.to_dict(), "order": "native" if native else "graph", "others_busy_frac": others}
                 )
+            if measured.stopped:  # as Ctrl-C: nothing more is begun
+                self.ends = 0.0
             found["gpu"] = self.gpu.state()
             found["rows"] = [f"{row.value}: {row.outcome}" for row in measured.rows]
             print(f"== {name}: {', '.join(found['rows'])}", flush=True)
