@@ -18,6 +18,7 @@ from benchmarks.embodied_tables import (
     overlap_probe_table,
     warp_probe_table,
 )
+from benchmarks.gpu.levers import levers_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
@@ -363,6 +364,9 @@ def main() -> None:
     text = readme.read_text()
     found = sorted((HERE / "results" / "gpu").glob("optimize_*.json"))
     tables = TABLES | {f"gpu/{path.stem}": optimised_table for path in found}
+    alone = sorted((HERE / "results" / "levers").glob("*.json"))
+    alone += sorted((HERE / "results" / "gpu").glob("levers_*.json"))
+    tables |= {f"{path.parent.name}/{path.stem}": levers_table for path in alone}
     kept = sorted((HERE / "results" / "searches").glob("*.json"))
     tables |= {f"searches/{path.stem}": search_table for path in kept}
     for name, table in tables.items():

@@ -20,7 +20,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, mps_daemon, workload_options
+from benchmarks.gpu.embodied_report import (
+    Gpu,
+    Report,
+    configuration,
+    mps_daemon,
+    said_in_a_line,
+    workload_options,
+)
 from benchmarks.load import OthersLoad
 
 #: Those that tell most for their time first: LIBERO's further ways to draw start many processes.
@@ -278,4 +285,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_a_line():
+        main()

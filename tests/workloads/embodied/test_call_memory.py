@@ -1,4 +1,4 @@
-"""Rule L7 on the embodied program: a metered iteration knows the memory of every call that a candidate runs."""
+"""Rule L7 on the embodied program: a metered iteration knows the memory of every call of a candidate."""
 
 from __future__ import annotations
 
