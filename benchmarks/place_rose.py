@@ -190,6 +190,9 @@ def place(folders: Sequence[Path], checkout: Path, *, check: bool = False) -> Pl
 def _judged(path: Path, document: Document) -> dict[Path, Document] | str:
     """What of a result is kept, by its path in a checkout; or why it is refused."""
     if is_report(document) and str(document["facts"]["config"].get("device", "")).startswith("cuda"):
+        beside = path.with_name("machine.json")  # of `benchmarks/gpu/optimize_cli.sh`
+        if beside.exists():
+            document = searches.with_machine(document, json.loads(beside.read_text(encoding="utf-8")))
         searches.search_table(document)  # what has no table is not complete
         name = f"cli_{document['facts']['config']['simulator']}.json"
         return _untold({Path(searches.FOLDER) / name: searches.compact(public(document))})

@@ -37,7 +37,16 @@ def search_of(path: Path, document: Document) -> Document | None:
         return None
     if search.get("format") != FORMAT or any(search.get(k) != found.get(k) for k in ("total", "overhead")):
         raise ValueError(f"{beside.name} is not the search of {path.name}")
-    return {**search, "machine": document["machine"]}
+    return with_machine(search, document["machine"])
+
+
+def with_machine(search: Document, machine: Document) -> Document:
+    """A search with the machine that it ran on, and its report with the hardware."""
+    gpu, driver, *_ = [*str(machine.get("gpu") or "").split("\n")[0].split(", "), ""]
+    known = {"date": machine.get("date"), "gpu": gpu, "driver": driver}
+    known |= {name: machine.get(name) for name in ("cores", "python", "torch")}
+    hardware = {k: v for k, v in known.items() if v} | search["facts"].get("hardware", {})
+    return {**search, "facts": {**search["facts"], "hardware": hardware}, "machine": machine}
 
 
 def compact(search: Document) -> Document:

@@ -114,6 +114,14 @@ def test_what_the_command_itself_found_on_a_gpu_is_kept(checkout: Path, tmp_path
     document = made.optimised()
     (file,) = place_rose.place([left(tmp_path / "out", result=searched(document))], checkout).files
     assert file == checkout / "benchmarks" / "results" / "searches" / "cli_libero.json"
+    assert "machine" not in json.loads(file.read_text())
+    left(tmp_path / "out", machine=document["machine"])
+    (file,) = place_rose.place([tmp_path / "out"], checkout).files
+    found = json.loads(file.read_text())
+    assert found["machine"] == document["machine"]
+    assert found["facts"]["hardware"] == {
+        "date": "2026-11-30", "gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0"
+    }  # fmt: skip
     on_a_processor = made.optimised(device="cpu")
     done = place_rose.place([left(tmp_path / "cpu", result=searched(on_a_processor))], checkout)
     assert not done.files

@@ -31,5 +31,6 @@ budget=${BUDGET:-$(( $(left) - ${START:-60} - ${ENDING:-90} ))}
 LINES_SHOWN=${SHOWN:-150} step optimise_cli $(( $(left) - 10 )) timeout -k 40 $(( $(left) - 55 )) \
   python3 -m rlprof optimize embodied "${common[@]}" $options --budget "${budget}s" --out "$out/optimisation"
 [ -n "${MPS:-}" ] && python3 -m rlprof mps stop
+python3 -c 'import json; from benchmarks.gpu.common import machine; print(json.dumps(machine()))' > "$out/optimisation/machine.json"
 rm -f "$out"/optimisation/checkpoint.pt "$out"/optimisation/.checkpoint.pt.*
 ls -la "$out" "$out/optimisation"; echo "== all: $SECONDS s"
