@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import time
 from contextlib import ExitStack
@@ -279,6 +280,12 @@ def main() -> None:
         if args.mps:
             stack.enter_context(mps_daemon())
         levers = Levers(args)
+
+        def interrupt(*_: Any) -> None:
+            """As Ctrl-C: the row at work ends, simulators are ended, and nothing more is begun."""
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGTERM, interrupt)
         if args.measured is not None and not levers.measurements.exists():
             shutil.copyfile(args.measured, levers.measurements)
         levers.all()
