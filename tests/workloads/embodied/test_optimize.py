@@ -30,8 +30,9 @@ from rlprof.overlap.optimize.store import Store
 from rlprof.workloads.embodied import optimize_run
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError, SimulatorDiedError
-from rlprof.workloads.embodied.optimize import Counter, Embodied, embodied
+from rlprof.workloads.embodied.optimize import Counter, embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.optimize_search import Search
 from rlprof.workloads.embodied.policies.base import Kept
 from rlprof.workloads.embodied.quota_file import QuotaFile
 from rlprof.workloads.embodied.quotas import Quotas
@@ -237,6 +238,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
     quotas = QuotaFile.read(out / "quotas.json")
     assert (quotas.quotas, quotas.reason) == ({}, "there is no GPU to divide")
+    assert result["quota"]["reason"] == quotas.reason
     assert quotas.apply(request.config) == request.config
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
@@ -311,7 +313,8 @@ def test_training_that_an_interrupted_session_lost_is_none_that_counts(
 def test_what_fails_after_the_search_loses_nothing_that_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
-    def dies(_request: Request, here: Embodied, *_: object) -> Quotas:
+    def dies(search: Search, _: object) -> Quotas:
+        here = search.here
         os.kill(here.simulator.process_ids[0], signal.SIGKILL)
         if during == "the search for quotas":
             here.workload.iteration(None)
