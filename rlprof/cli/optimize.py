@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
+from rlprof.cli.optimize_report import report
 
 app = typer.Typer(help="Find overlap in a training workload and measure what it gains.", no_args_is_help=True)
 
@@ -15,6 +16,9 @@ app = typer.Typer(help="Find overlap in a training workload and measure what it 
 @app.callback()
 def _root() -> None:
     """Find overlap in a training workload and measure what it gains."""
+
+
+app.command()(report)
 
 
 @app.command()

@@ -91,7 +91,12 @@ def text(entries: Iterable[Mapping[str, Any]]) -> str:
 def lines(entry: Mapping[str, Any]) -> list[str]:
     """One entry for people; of paths their last part, of calls what tells them apart."""
     made = _WORDS.get(entry["what"])
-    return [str(dict(entry))] if made is None else [_PATH.sub(_name, line) for line in made(entry)]
+    return [str(dict(entry))] if made is None else [shortened(line) for line in made(entry)]
+
+
+def shortened(line: str) -> str:
+    """A line with the last part of each path in it, of calls what tells them apart."""
+    return _PATH.sub(_name, line)
 
 
 def _name(found: re.Match[str]) -> str:
@@ -135,7 +140,8 @@ def _candidates(e: Mapping[str, Any]) -> list[str]:
         kept = "tried" if c["kept"] else "not tried, others come first"
         if c.get("tried"):
             kept = "tried for another window"
-        guess = " (a guess)" if c["guess"] else ""
+        basis = "a guess" if c["guess"] else c.get("basis")
+        guess = f" ({basis})" if basis else ""
         found.append(
             f"  {c['steps']}: {c['partner']} beside it, difference {_seconds(c['delta_s'])}{guess}; {kept}"
         )
@@ -155,12 +161,18 @@ def _times(c: Mapping[str, Any]) -> str:
     return f"medians {before} -> {after}; gain pair by pair {c['gain_frac']:+.1%} ({len(c['pairs'])} pairs)"
 
 
+def _doubts(c: Mapping[str, Any]) -> list[str]:
+    """What the machine's state puts in doubt."""
+    return [f"    doubtful: {said}" for said in c.get("doubts", ())]
+
+
 def _compared(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     return [
         f"  {e['steps']}: on {e['comparison']}, {_times(c)}: {c['decision']}, {c['reason']}{again};"
-        f" {e['outcome']}"
+        f" {e['outcome']}",
+        *_doubts(c),
     ]
 
 
@@ -181,7 +193,7 @@ def _validated(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     which = "in all" if e["round"] is None else f"round {e['round']}"
-    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}"]
+    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}", *_doubts(c)]
 
 
 def _ended(e: Mapping[str, Any]) -> list[str]:
@@ -201,7 +213,7 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     what += f", {setting(e['before'])} -> {setting(e['value'])}"
     if c is None:
         return [f"{what}: {e['outcome']}, {e['reason']}"]
-    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}"]
+    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}", *_doubts(c)]
 
 
 def _quota_pair(e: Mapping[str, Any]) -> list[str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from rlprof.analysis.batch_time import Estimated
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize.refusals import why_ordered
 from rlprof.overlap.optimize.steps import Step, derive, step
 from rlprof.overlap.transforms.common import GroupKey, Reach, beside, group_key
 
-#: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
-Estimate = Callable[[str, float], "tuple[float, bool] | None"]
+#: Estimates the duration of a node with a share of its batch: seconds, whether that is a guess, its basis.
+Estimate = Callable[[str, float], "Estimated | tuple[float, bool] | None"]
 
 #: What steps make of a graph; a text: why they are refused.
 Known = dict[tuple[Step, ...], "CallGraph | str"]
@@ -43,6 +44,8 @@ class Candidate:
         That was not measured at this batch size.
     order : int
         Place in the search.
+    basis : str
+        What That rests on, if it is of a part of a batch and no guess.
     """
 
     target: str
@@ -53,6 +56,7 @@ class Candidate:
     partner_s: float | None
     guess: bool
     order: int
+    basis: str = ""
 
     @property
     def name(self) -> str:
@@ -335,11 +339,11 @@ class _Search:
 
         return min(partners, key=distance)
 
-    def _that(self, node: str, groups: int) -> tuple[float, bool] | None:
+    def _that(self, node: str, groups: int) -> Estimated | None:
         if self.estimate is not None and (found := self.estimate(node, 1 / groups)) is not None:
-            return found
+            return Estimated(*found)
         duration = self.durations_s.get(node)
-        return None if duration is None else (duration / groups, groups > 1)
+        return None if duration is None else Estimated(duration / groups, groups > 1)
 
     def _try(self, steps: tuple[Step, ...], partner: str, groups: int) -> None:
         if steps in self.seen:
@@ -371,8 +375,9 @@ class _Search:
                 graph=graph,
                 delta_s=None if window is None or that is None else abs(window - that[0]),
                 partner_s=None if that is None else that[0],
-                guess=that is None or that[1],
+                guess=that is None or that.guess,
                 order=len(self.candidates),
+                basis="" if that is None or that.guess or groups == 1 else that.basis,
             )
         )
 

@@ -31,7 +31,8 @@ __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
-FILES = (GRAPH, QUOTAS, RESULT, REPORT, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+NOTEBOOK = "report.ipynb"
+FILES = (GRAPH, QUOTAS, RESULT, REPORT, NOTEBOOK, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
             f" {total.reference.median_s / total.candidate.median_s:.3f}x by medians; pair by pair"
             f" {total.gain_frac:+.1%} ({len(total.pairs)} pairs: {total.decision})"
         )
+        lines += [f"  doubtful: {said}" for said in total.doubts]
     paid = found.paid_back_after
     back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
     lines.append(
@@ -196,5 +198,7 @@ def _report(made: dict[str, Any], path: Path, say: Callable[[str], None]) -> Non
         say(f"no report: it needs polars and altair; {RESULT} has what it shows")
         return
     from rlprof.report.optimize import write_optimization_report
+    from rlprof.report.optimize_notebook import write_optimization_notebook
 
     write_optimization_report(made, path)
+    write_optimization_notebook(path.with_name(RESULT), path.with_name(NOTEBOOK))

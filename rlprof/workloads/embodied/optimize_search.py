@@ -18,6 +18,7 @@ from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.graph_levers import Groups, InTurn, Priorities, Selected
 from rlprof.overlap.optimize.levers import Lever, Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
@@ -239,11 +240,11 @@ class Search:
                         )
                         return found
                     run(None)  # the first one is slower, and not counted
-                total = measure_paired(
-                    lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
-                )
+                sides = Sides(self.here.workload.machine)
+                watched = sides.reference(lambda: run(None)), sides.candidate(lambda: run(selected.graph))
+                total = sides.judged(measure_paired(*watched, rule, watch=self.log.measuring))
                 if total.settled or len(total.pairs) >= rule.most_pairs:
-                    self.store.put(key, "in all", total.to_dict())
+                    self.store.put(key, "in all", {**total.to_dict(), "machine": sides.to_dict()})
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together
             stopped = True
         finally:

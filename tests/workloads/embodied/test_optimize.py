@@ -28,6 +28,7 @@ from rlprof.overlap.optimize.search import search
 from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedWorkload
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.optimize.trials import alone
 from rlprof.workloads.embodied import optimize_run
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError, SimulatorDiedError
@@ -42,6 +43,7 @@ from tests.conftest import ROOT
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
+STEP = f"{CHUNK}/env_interact_step/step"
 TEMPORAL = (step("split_temporal", EPOCH, groups=2), step("interleave", EPOCH))
 SPATIAL = (step("split_spatial", CHUNK, groups=2), step("interleave", CHUNK))
 KEEPING = {"policy": "pi0", "train": "expert", "keep_prefix": True, "whole_answers": True}
@@ -97,6 +99,12 @@ def test_trials_never_reach_training(tmp_path: Path, scope: str) -> None:
                 first = json.dumps(_digest(held(here.trainer)))
                 assert trials[1].run() > 0
                 assert json.dumps(_digest(held(here.trainer))) == first
+                trials[1].serially()
+                assert json.dumps(_digest(held(here.trainer))) == first
+                lonely = alone(graph, trials[1].spans())
+                assert {size for node, size, _ in lonely if node == STEP} == (
+                    {4} if steps[0].kind != "split_spatial" else {2}
+                )
             assert json.dumps(_digest(held(here.trainer))) == before
         here.workload.iteration(derive(native, forms[-1]))
         trained = held(here.trainer)
@@ -241,7 +249,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     names = {p.name for p in out.iterdir()}
     assert names == {
         "config.json", "decisions.jsonl", "decisions.txt", "measurements.jsonl", "graph.json", "quotas.json",
-        "result.json", "report.html", "checkpoint.pt",
+        "result.json", "report.html", "report.ipynb", "checkpoint.pt",
     }  # fmt: skip
     result = json.loads((out / "result.json").read_text())
     assert result["steps"] == [str(s) for s in done.result.steps]
@@ -327,7 +335,7 @@ def test_training_that_an_interrupted_session_lost_is_none_that_counts(
 def test_what_fails_after_the_search_loses_nothing_that_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
-    def dies(search: Search, _: object) -> Quotas:
+    def dies(search: Search, *_: object) -> Quotas:
         here = search.here
         os.kill(here.simulator.process_ids[0], signal.SIGKILL)
         if during == "the search for quotas":
