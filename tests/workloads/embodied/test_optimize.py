@@ -24,6 +24,7 @@ from rlprof.overlap.optimize import Options, derive, optimize
 from rlprof.overlap.optimize.comparison import affected, comparison
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.search import search
 from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedWorkload
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.overlap.optimize.store import Store
@@ -218,6 +219,19 @@ def test_recorded_durations_lead_to_the_policy_beside_the_simulator(tmp_path: Pa
     assert found.total.gain_frac > 0.03
 
 
+def test_phases_of_a_chunk_are_windows_beside_which_answers_may_run(tmp_path: Path) -> None:
+    with embodied(small(phases=True), tmp_path, activity="off") as here:
+        profile = here.workload.profile(here.workload.native)
+        durations_s = {w.node: w.mean_s for w in profile.windows}
+        for phase in ("physics", "reward", "render"):
+            node = f"{CHUNK}/env_interact_step/{phase}"
+            assert durations_s[node] > 0
+            found = search(here.workload.native, node, durations_s)
+            assert {c.partner for c in found.candidates} == {f"{CHUNK}/predict"}
+            # the simulator serves one call at a time, its own phases too
+            assert any(r.reason.startswith("L5: both are of component worker env") for r in found.refused)
+
+
 def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     out = tmp_path / "optimisation"
     request = Request(
@@ -246,6 +260,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
     quotas = QuotaFile.read(out / "quotas.json")
     assert (quotas.quotas, quotas.reason) == ({}, "there is no GPU to divide")
+    assert result["quota"]["reason"] == quotas.reason
     assert quotas.apply(request.config) == request.config
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
