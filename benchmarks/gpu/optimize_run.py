@@ -372,7 +372,7 @@ class Run(Turns):
             least_gain_frac=options.epsilon,
             log=log,
             store=store,
-            budget_s=max(0.0, options.budget_s - result.total_s),
+            budget_s=max(0.0, options.budget_s - result.searched_s),
         )
         return replace(result.including(measured), graph=selected.graph, steps=selected.steps)
 

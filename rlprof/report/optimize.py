@@ -262,7 +262,29 @@ def _cost(result: Mapping[str, Any]) -> str:
         ["gain an iteration", duration(cost["gain_s"])],
         ["paid back after", "never" if back is None else f"{back:,.0f} iterations"],
     ]
-    return _table(["", ""], rows)
+    return _table(["", ""], rows) + _parts(cost)
+
+
+def _parts(cost: Mapping[str, Any]) -> str:
+    """What each part of the work took, over all sessions; nothing where results do not tell it."""
+    rows = [
+        [
+            esc(p["part"]) + (" (apart)" if p["apart"] else ""),
+            duration(p["total_s"]),
+            duration(p["retained_training_s"]),
+            duration(p["net_s"]),
+            count(p["iterations"]) + (f" ({p['lost_iterations']} lost)" if p["lost_iterations"] else ""),
+            count(p["trials"]),
+        ]
+        for p in cost.get("parts", ())
+    ]
+    if not rows:
+        return ""
+    sessions = len(cost["sessions"])
+    said = f"<p>In {count(sessions)} session{'' if sessions == 1 else 's'}.</p>"
+    if unknown := cost["measurements_of_unknown_cost"]:
+        said += f"<p>What {unknown} measurements of an earlier version took is not known.</p>"
+    return said + _table(["part", "took", "training that counts", "net", "iterations", "trials"], rows)
 
 
 def _estimates(result: Mapping[str, Any]) -> str:

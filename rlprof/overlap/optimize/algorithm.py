@@ -18,6 +18,8 @@ from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
+from rlprof.overlap.optimize.cost import SEARCH
+from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
@@ -52,14 +54,16 @@ def optimize(
     log : DecisionLog, optional
         Told of every decision.
     store : Store, optional
-        Measurements of earlier calls: what is known under the workload's key is not measured again.
+        Measurements of earlier calls: what is known under the workload's key is not measured again. It is
+        told what this one takes; its session begins here unless it has begun.
     clock : callable, optional
         Seconds.
 
     Returns
     -------
     Optimization
-        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far.
+        Also after Ctrl-C or when the budget is spent: the best graph that was validated so far. Its cost is
+        that of all sessions of the store.
 
     Notes
     -----
@@ -69,7 +73,7 @@ def optimize(
         workload,
         options or Options(),
         DecisionLog() if log is None else log,
-        Store() if store is None else store,  # an empty one is false
+        Store(clock=clock) if store is None else store,  # an empty one is false
         clock,
     ).run()
 
@@ -95,6 +99,14 @@ class _Run:
         self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
+        if self.store.session is None:
+            self.store.begin({"program": self.workload.key})
+            log_session(self.store, self.log)
+        with self.store.spending(SEARCH):
+            found = self._found()
+        return found.up_to(self.store)
+
+    def _found(self) -> Optimization:
         stopped, intact = False, True
         self.log.add(
             "started",
@@ -124,8 +136,6 @@ class _Run:
             steps=self.steps,
             rounds=tuple(self.rounds),
             iterations=tuple(self.iterations),
-            total_s=self.clock() - self.started,
-            retained_s=sum(m.time_s for _, m in self.iterations),
             ended=ended,
             stopped=stopped,
             batch_times=self.times,
@@ -177,7 +187,7 @@ class _Run:
         else:
             self._check_budget()
             profile = self.workload.profile(self.graph)
-            self.iterations.append((self.graph.hash, profile.measurement))
+            self._trained(self.graph.hash, profile.measurement)
             self.store.put(key, "profile", profile.to_dict())
         for node, batch, duration_s in profile.alone:
             self.times = self.times.with_observation(node, batch, duration_s)
@@ -304,13 +314,21 @@ class _Run:
         self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
+
+        def run(which: Trial) -> float:
+            time_s = which.run()
+            self.store.tried()
+            return time_s
+
         try:
             if self.options.warm_up:  # what runs for the first time is slower
                 if self._warm is not reference:
                     self._warm = reference
-                    reference.run()
-                trial.run()
-            return measure_paired(reference.run, trial.run, rule, clock=self.clock, watch=self.log.measuring)
+                    run(reference)
+                run(trial)
+            return measure_paired(
+                lambda: run(reference), lambda: run(trial), rule, clock=self.clock, watch=self.log.measuring
+            )
         except RestoreError:
             raise
         except Exception as error:
@@ -402,7 +420,7 @@ class _Run:
 
         def run(which: CallGraph | None) -> float:
             measured = self.workload.iteration(which)
-            self.iterations.append(((which or self.native).hash, measured))
+            self._trained((which or self.native).hash, measured)
             return measured.time_s
 
         result = measure_paired(
@@ -410,6 +428,10 @@ class _Run:
         )
         self._keep(key, "complete", result, rule)
         return result, False
+
+    def _trained(self, graph: str, measured: Measurement) -> None:
+        self.iterations.append((graph, measured))
+        self.store.train(graph, measured)
 
     def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""

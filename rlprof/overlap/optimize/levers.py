@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.overlap.optimize.cost import LEVERS, NOTHING, Cost, Trained
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import compared, faster
 from rlprof.overlap.optimize.store import Store, key_of
@@ -23,6 +24,8 @@ from rlprof.unavailable import Unavailable
 
 Value = bool | int | str | None
 Outcome = Literal["kept", "dropped", "not measured", "does not apply"]
+#: End of the reason of a row that needed no measurement.
+AGAIN = " (measured before)"
 
 
 class Lever(Protocol):
@@ -111,12 +114,18 @@ class Measured:
         Time for all of it.
     stopped : bool
         It was interrupted; what was kept by then is in use.
+    cost : Cost
+        Of the optimisation until then, over all sessions.
+    trained : tuple of Trained
+        All iterations of the optimisation until then, as of `Store.trained`.
     """
 
     rows: tuple[Row, ...] = ()
     iterations: tuple[tuple[str, Measurement], ...] = ()
     spent_s: float = 0.0
     stopped: bool = False
+    cost: Cost = NOTHING
+    trained: tuple[Trained, ...] = ()
 
     @property
     def kept(self) -> dict[str, Value]:
@@ -153,7 +162,7 @@ def measure_levers(
     log : DecisionLog
         Told of every decision.
     store : Store
-        Measurements of earlier calls.
+        Measurements of earlier calls, and what this one takes.
     budget_s : float, optional
         No comparison is begun after so long, and none goes on.
     clock : callable, optional
@@ -165,11 +174,12 @@ def measure_levers(
         Values that were kept are in use, and present, afterwards.
     """
     run = _Run(iterate, key, replace(rule, least_gain_frac=least_gain_frac), log, store, budget_s, clock)
-    for lever in levers:
-        if run.stopped:
-            break
-        run.one(lever)
-    return Measured(tuple(run.rows), tuple(run.iterations), clock() - run.began, run.stopped)
+    with store.spending(LEVERS):
+        for lever in levers:
+            if run.stopped:
+                break
+            run.one(lever)
+    return run.result()
 
 
 class _Run:
@@ -188,6 +198,24 @@ class _Run:
         self.rows: list[Row] = []
         self.iterations: list[tuple[str, Measurement]] = []
         self.stopped = False
+
+    def result(self) -> Measured:
+        """What there is by now."""
+        return Measured(
+            tuple(self.rows),
+            tuple(self.iterations),
+            self.clock() - self.began,
+            self.stopped,
+            self.store.cost(),
+            self.store.trained(),
+        )
+
+    def trained(self) -> Measurement:
+        """Train a complete iteration, and keep it."""
+        ran, measured = self.iterate()
+        self.iterations.append((ran, measured))
+        self.store.train(ran, measured)
+        return measured
 
     @property
     def left_s(self) -> float | None:
@@ -250,15 +278,13 @@ class _Run:
             lever.use(value)
         except RlprofError as error:
             return error.what
-        self.iterations.append(self.iterate())
+        self.trained()
         return lever.refused()
 
     def measured(self, lever: Lever, before: Value, value: Value) -> PairedComparison:
         def run(which: Value) -> float:
             lever.use(which)
-            ran, measured = self.iterate()
-            self.iterations.append((ran, measured))
-            return measured.time_s
+            return self.trained().time_s
 
         rule = replace(self.rule, budget_s=self.left_s)
         return measure_paired(
@@ -270,4 +296,4 @@ def _why(result: PairedComparison, *, reused: bool, kept: bool = False) -> str:
     word: str = result.decision
     if word == "unclear":  # with too few pairs for a decision those that there are decide
         word = "every pair was won" if kept else "no gain that counts"
-    return f"{word}, {result.reason}" + (" (measured before)" if reused else "")
+    return f"{word}, {result.reason}" + (AGAIN if reused else "")

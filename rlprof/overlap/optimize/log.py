@@ -46,12 +46,15 @@ class DecisionLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.entries: list[Entry] = []
+        #: Number of the session that is logged.
+        self.session = 1
         self._path, self._listen, self._clock, self._start = path, listen, clock, clock()
         self._told = self._start
 
     def add(self, what: str, **facts: Any) -> None:
         """Add an entry."""
-        entry: Entry = {"at_s": round(self._clock() - self._start, 3), "what": what, **facts}
+        entry: Entry = {"at_s": round(self._clock() - self._start, 3), "session": self.session}
+        entry |= {"what": what, **facts}
         self.entries.append(entry)
         if self._path is not None:
             try:
@@ -185,6 +188,12 @@ def _ended(e: Mapping[str, Any]) -> list[str]:
     return [f"{e['reason']}; {len(e['steps'])} steps kept" + "".join(f"\n  {s}" for s in e["steps"])]
 
 
+def _session(e: Mapping[str, Any]) -> list[str]:
+    known = f"{e['measurements']} measurement{'' if e['measurements'] == 1 else 's'}"
+    found = [f"session {e['number']}, {e['date']}: goes on with {known}"]
+    return found + [f"  {why}" for why in e["not_reused"]]
+
+
 def _lever(e: Mapping[str, Any]) -> list[str]:
     c, what = e["result"], f"lever {e['lever']}"
     if e["outcome"] == "does not apply":
@@ -209,5 +218,6 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "combined": _combined,
     "validated": _validated,
     "lever": _lever,
+    "session": _session,
     "ended": _ended,
 }

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison
 from rlprof.overlap.callgraph import CallGraph
+from rlprof.overlap.optimize.cost import LEVERS, NOTHING, SEARCH, Cost, Trained
 from rlprof.overlap.optimize.levers import Measured, Row
 from rlprof.overlap.optimize.steps import Step
+from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.workload import Measurement, Profile
 from rlprof.unavailable import Unavailable
 
@@ -51,9 +53,7 @@ class Optimization:
     rounds : tuple of Round
         Those that were finished.
     iterations : tuple of (str, Measurement)
-        All complete iterations that were trained here, with the hash of their graph.
-    total_s, retained_s : float
-        Wall time, and what of it was training that goes on.
+        All complete iterations that were trained in this call, with the hash of their graph.
     ended : str
         Why it ended.
     stopped : bool
@@ -67,6 +67,10 @@ class Optimization:
     levers : tuple of Row
         Settings that were tried alone; both sides of `total` have those that were kept, unless one is kept
         for what overlaps alone.
+    cost : Cost
+        What it took, over all sessions.
+    trained : tuple of Trained
+        All complete iterations, those of earlier sessions under the same conditions too.
     """
 
     native: CallGraph
@@ -74,31 +78,51 @@ class Optimization:
     steps: tuple[Step, ...]
     rounds: tuple[Round, ...]
     iterations: tuple[tuple[str, Measurement], ...]
-    total_s: float
-    retained_s: float
     ended: str
     stopped: bool
     batch_times: BatchTimes
     total: PairedComparison | None = None
     intact: bool = True
     levers: tuple[Row, ...] = ()
+    cost: Cost = NOTHING
+    trained: tuple[Trained, ...] = ()
 
     def including(self, measured: Measured) -> Optimization:
-        """Return it with levers that were tried, and what that took."""
+        """Return it with levers that were tried, and what all took until the later of the two."""
+        later = len(measured.trained) > len(self.trained) or measured.cost.all_s > self.cost.all_s
         return replace(
             self,
             levers=(*self.levers, *measured.rows),
             iterations=(*self.iterations, *measured.iterations),
-            total_s=self.total_s + measured.spent_s,
-            retained_s=self.retained_s + sum(m.time_s for _, m in measured.iterations),
             stopped=self.stopped or measured.stopped,
             ended="interrupted" if measured.stopped else self.ended,
+            cost=measured.cost if later else self.cost,
+            trained=measured.trained if later else self.trained,
         )
+
+    def up_to(self, store: Store) -> Optimization:
+        """Return it with all that was spent and trained until now."""
+        return replace(self, cost=store.cost(), trained=store.trained())
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of all sessions; parts that are reported apart are not in it."""
+        return self.cost.total_s
+
+    @property
+    def retained_s(self) -> float:
+        """What of it was training that goes on."""
+        return self.cost.retained_s
+
+    @property
+    def searched_s(self) -> float:
+        """Wall time of levers and search in the latest session: what its budget was for."""
+        return self.cost.session_s(LEVERS, SEARCH)
 
     @property
     def net_overhead_s(self) -> float:
         """What the optimisation cost beside training."""
-        return max(0.0, self.total_s - self.retained_s)
+        return self.cost.net_s
 
     @property
     def gain_s(self) -> float:
@@ -123,8 +147,6 @@ def interrupted(native: CallGraph, levers: Measured, *, intact: bool) -> Optimiz
         steps=(),
         rounds=(),
         iterations=(),
-        total_s=0.0,
-        retained_s=0.0,
         ended="interrupted",
         stopped=True,
         batch_times=BatchTimes(),

@@ -55,8 +55,15 @@ def document(
         },
         "timelines": {"before": _tasks(before), "after": _tasks(after)},
         "iterations": [
-            {"graph": graph, "time_s": m.time_s, "sm_activity": m.sm_activity, "facts": dict(m.facts)}
-            for graph, m in found.iterations
+            {
+                "graph": one.graph,
+                "time_s": one.measurement.time_s,
+                "sm_activity": one.measurement.sm_activity,
+                "facts": dict(one.measurement.facts),
+                "session": one.session,
+                "part": one.part,
+            }
+            for one in found.trained
         ],
         "overhead": {
             "total_s": found.total_s,
@@ -64,6 +71,7 @@ def document(
             "net_s": found.net_overhead_s,
             "gain_s": found.gain_s,
             "paid_back_after_iterations": None if isinstance(paid, Unavailable) else paid,
+            **found.cost.to_dict(),
         },
         "batch_times": _batch_times(found),
         "interference": _interference(found, before, after),
@@ -73,14 +81,19 @@ def document(
 
 def _shown(found: Optimization, graph: str) -> Measurement | None:
     """The iteration of median time among those whose calls were recorded."""
-    known = sorted((m for g, m in found.iterations if g == graph and m.tasks), key=lambda m: m.time_s)
+    known = sorted((m for m in _of(found, graph) if m.tasks), key=lambda m: m.time_s)
     profiled = [r.profile.measurement for r in found.rounds if r.before.hash == graph]
     known = known or [m for m in profiled if m.tasks]
     return known[(len(known) - 1) // 2] if known else None
 
 
+def _of(found: Optimization, graph: str) -> list[Measurement]:
+    """All iterations of a graph, in whatever session."""
+    return [one.measurement for one in found.trained if one.graph == graph]
+
+
 def _activity(found: Optimization, graph: str) -> float | None:
-    values = [m.sm_activity for g, m in found.iterations if g == graph and m.sm_activity is not None]
+    values = [m.sm_activity for m in _of(found, graph) if m.sm_activity is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import os
-import platform
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,15 +13,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rlprof
 from rlprof.errors import RlprofError
 from rlprof.gpu_numbers import gpu_number
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, ProgramCores, SampledDevice
+from rlprof.overlap.optimize.cost import RECORDING, START
 from rlprof.overlap.optimize.program import ProgramWorkload
+from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.ahead import AheadSimulator, ResetsAhead
 from rlprof.workloads.embodied.build import make_simulator, make_trainer
+from rlprof.workloads.embodied.conditions import conditions
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep, Simulator
 from rlprof.workloads.embodied.errors import ConfigurationError, need
@@ -58,6 +60,8 @@ class Embodied:
         Of the simulators; nothing is begun ahead in what the optimiser measures.
     memory : CallBytes or None
         Meter of the GPU's memory; None: there is no GPU.
+    first : int
+        Iterations that a checkpoint had.
     """
 
     trainer: Trainer
@@ -68,6 +72,7 @@ class Embodied:
     config: Config
     resets: ResetsAhead
     memory: CallBytes | None = None
+    first: int = 0
 
     @property
     def free_bytes(self) -> float | None:
@@ -110,6 +115,7 @@ def embodied(
     spares: int = 0,
     activity: str = "auto",
     resume: Path | None = None,
+    store: Store | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Embodied]:
     """Make a trainer, record two iterations of it, and give it as a workload; ends what it started.
@@ -127,6 +133,8 @@ def embodied(
         keeps busy (``program``), or all of the host's (``host``).
     resume : pathlib.Path, optional
         A checkpoint to go on from, if it is there.
+    store : Store, optional
+        Told what this takes and trains. Its session begins here, once the checkpoint is known to be good.
     say : callable, optional
         Told what is going on.
 
@@ -149,7 +157,10 @@ def embodied(
     cuda = config.device.startswith("cuda")
     if not cuda:
         torch.set_num_threads(1)
+    store = Store() if store is None else store  # an empty one is false
     with ExitStack() as stack:
+        spending = stack.enter_context(ExitStack())
+        spending.enter_context(store.spending(START))
         say("starting simulators and policy")
         trainer = make_trainer(config)
         first_one = _ahead(trainer.env.simulator, config)
@@ -172,10 +183,23 @@ def embodied(
         wrapped = wrap_trainer(trainer, further)
         stack.callback(wrapped.unwrap)
         train = Counter(trainer, first)
+        store.begin(conditions(config), goes_on_from=first, trained=lambda: train.step)
+        spending.close()
+        spending.enter_context(store.spending(RECORDING))
         say("recording two iterations")
-        recording = wrapped.program.record(
-            wrapped.nodes["iteration"], runs=2, run=lambda: [train() for _ in range(2)]
-        )
+        took: list[float] = []
+
+        def recorded() -> None:
+            for _ in range(2):
+                began = time.monotonic()
+                train()
+                if cuda:
+                    torch.cuda.synchronize(config.device)
+                took.append(time.monotonic() - began)
+
+        recording = wrapped.program.record(wrapped.nodes["iteration"], runs=2, run=recorded)
+        for number, time_s in enumerate(took, first):
+            store.train("native, recorded", Measurement(time_s), number)
         gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         source = _activity(config, out, activity, trainer, further)
         stack.callback(source.close)
@@ -201,8 +225,9 @@ def embodied(
             call_bytes=memory.estimates,
             meter=memory.watch if cuda else None,
         )
+        spending.close()
         meter = memory if cuda else None
-        here = Embodied(trainer, wrapped, workload, train, simulator, config, resets, meter)
+        here = Embodied(trainer, wrapped, workload, train, simulator, config, resets, meter, first)
         yield here
 
 
@@ -340,22 +365,5 @@ def machine_state(config: Config) -> dict[str, Any]:
 
 
 def key_of(config: Config) -> str:
-    """Program version and hardware: measurements of another key are not reused."""
-    facts = {"config": config.to_dict(), "rlprof": rlprof.__version__, **hardware(config)}
-    return sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def hardware(config: Config) -> dict[str, Any]:
-    """What a measurement depends on beside the program; no name of the machine."""
-    torch = need("torch", why="a policy")
-    found: dict[str, Any] = {
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": config.device,
-    }
-    if config.device.startswith("cuda"):
-        found["gpu"] = torch.cuda.get_device_name(config.device)
-        found["cuda"] = torch.version.cuda
-    return found
+    """Program version, settings and conditions: measurements of another key are not reused."""
+    return sha256(json.dumps(conditions(config), sort_keys=True, default=str).encode()).hexdigest()

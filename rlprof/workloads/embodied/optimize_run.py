@@ -12,16 +12,20 @@ from typing import Any
 import rlprof
 from rlprof.analysis.trials import Rule
 from rlprof.errors import OutputError, RlprofError
+from rlprof.overlap.optimize.cost import OTHER
+from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
+from rlprof.overlap.optimize.decisions import each_once, read_entries
 from rlprof.overlap.optimize.graph_file import GraphFile, write_json
-from rlprof.overlap.optimize.log import DecisionLog, setting
+from rlprof.overlap.optimize.log import DecisionLog, setting, text
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
+from rlprof.workloads.embodied.conditions import hardware, source_digest
 from rlprof.workloads.embodied.levers import settled_by_levers
-from rlprof.workloads.embodied.optimize import Embodied, embodied, hardware
+from rlprof.workloads.embodied.optimize import Embodied, embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
 from rlprof.workloads.embodied.quotas import Quotas, processes, tune
@@ -79,12 +83,16 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     out = request.out
     options = request.options  # refused, if they are, before anything is started
     _prepare(request)
-    with embodied(request.config, out, spares=request.spares, activity=request.activity, say=say,
-                  resume=(out / checkpoint.NAME) if request.resume else None) as here:  # fmt: skip
+    store = Store(out / MEASUREMENTS)
+    earlier = read_entries(out / DECISIONS)
+    # time from here on is counted: that of no other part as OTHER, which the end of the simulators is too
+    with store.spending(OTHER), embodied(
+        request.config, out, spares=request.spares, activity=request.activity, say=say, store=store,
+        resume=(out / checkpoint.NAME) if request.resume else None,
+    ) as here:  # fmt: skip
         # only now: the checkpoint of an earlier one may be of another configuration
         write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
         log = DecisionLog(out / DECISIONS, listen=say)
-        store = Store(out / MEASUREMENTS)
         search = Search(request, here, log, store, say)
         found = search.run()
         facts = {
@@ -94,6 +102,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "levers": settled_by_levers(request.config, here.config, found.levers),
             "stream_priorities": search.streams,
             "rlprof": rlprof.__version__,
+            "source": source_digest(),
+            "date": None if store.session is None else store.session.date,
             "options": options.to_dict(),
         }
         write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
@@ -101,7 +111,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
-            quotas = find_quotas(request, here, found, say)
+            with store.spending(QUOTA_SEARCH):
+                quotas = find_quotas(request, here, found, say)
         except RlprofError as error:
             failures.append(error)
             quotas = Quotas(None, f"the search for quotas failed: {error.what}")
@@ -112,11 +123,14 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             except RlprofError as error:
                 failures.append(error)
         else:
+            store.lose()
             say("no checkpoint: it was interrupted inside of an iteration, or a trial")
         trained = here.iterations
-    made = document(found, log.entries, {**facts, "iterations": trained})
+    found = found.up_to(store)
+    decisions = each_once([*earlier, *log.entries])
+    made = document(found, decisions, {**facts, "iterations": trained})
     write_json(out / RESULT, made)
-    (out / DECISIONS_TEXT).write_text(log.text(), encoding="utf-8")
+    (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
@@ -140,7 +154,7 @@ def find_quotas(request: Request, here: Embodied, found: Optimization, say: Call
     levels = probe_levels(choose_gpu(list_gpus(), gpu), dict(os.environ)).levels
     workers = processes(here.simulator, gpu, client=True)
     rule = Rule(confidence=0.9, most_pairs=request.pairs)
-    left_s = max(0.0, request.budget_s - found.total_s)
+    left_s = max(0.0, request.budget_s - found.searched_s)
     return tune(
         here.workload, found.graph, found.steps, here.simulator, levels, workers,
         rule=rule, budget_s=left_s, say=say,
@@ -171,6 +185,10 @@ def summary(found: Optimization, out: Path, trained: int) -> str:
         f"{found.total_s:.0f} s, {found.retained_s:.0f} s of it training that counts ({trained} iterations);"
         f" net {found.net_overhead_s:.0f} s, {back}"
     )
+    cost = found.cost
+    told = ", ".join(f"{p.name} {p.total_s:.0f} s" for p in cost.parts)
+    sessions = f"{len(cost.sessions)} sessions: " if len(cost.sessions) > 1 else ""
+    lines.append(f"  {sessions}{told}" + (" (quotas apart)" if cost.part(QUOTA_SEARCH).total_s else ""))
     return "\n".join(lines)
 
 

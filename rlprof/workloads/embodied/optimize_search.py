@@ -13,10 +13,12 @@ from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.algorithm import optimize
+from rlprof.overlap.optimize.cost import MEMORY, SEARCH
+from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.graph_levers import Groups, InTurn, Priorities, Selected
 from rlprof.overlap.optimize.levers import Lever, Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
-from rlprof.overlap.optimize.options import Options
+from rlprof.overlap.optimize.options import Options, compared
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
@@ -141,6 +143,7 @@ class Search:
 
     def run(self) -> Optimization:
         """Do all of it."""
+        log_session(self.store, self.log)
         workload = self.here.workload
         settings = measure_levers(
             setting_levers(self.here, self.request.levers),
@@ -156,7 +159,8 @@ class Search:
         options = replace(self.request.options, budget_s=self.left_s)
         if self.here.memory is not None:
             self.say("measuring the memory of calls")
-            workload.measure_memory()
+            with self.store.spending(MEMORY):
+                self.store.train("native, memory of calls", workload.measure_memory())
             options = replace(options, memory_bytes=self.here.free_bytes)
         found = optimize(workload, options, log=self.log, store=self.store)
         found = found.including(settings)
@@ -198,34 +202,54 @@ class Search:
         What is drawn otherwise because of the graph could be slower natively: the native order then has the
         rendering that was best for it (`drawn`), or the graph would seem to gain more than it does.
         """
-        began, done = time.monotonic(), []
-        simulator = self.here.simulator
+        with self.store.spending(SEARCH):
+            return self._compared(found, selected, drawn).up_to(self.store)
+
+    def _compared(
+        self, found: Optimization, selected: Selected, drawn: tuple[tuple[str, Any], ...] | None
+    ) -> Optimization:
+        simulator, done = self.here.simulator, []
 
         def run(graph: CallGraph | None) -> float:
             simulator.use(drawn if graph is None else None, beside=False)
             one = self.here.workload.iteration(graph)
-            done.append(((graph or found.native).hash, one))
+            ran = (graph or found.native).hash
+            done.append((ran, one))
+            self.store.train(ran, one)
             return one.time_s
 
         rule = replace(self.request.options.validation, budget_s=self.left_s)
+        settings = sorted(f"{name}={value}" for name, value in (*(drawn or ()), *selected.streams.items()))
+        key = key_of(self.here.key, "in all", selected.graph.hash, settings)
+        known = self.store.get(key)
+        stopped = False
         try:
-            if drawn is not None:
-                try:
-                    simulator.use(drawn, beside=False)
-                except RlprofError as error:
-                    self.say(f"the native order as it was drawn is not compared with the graph: {error.what}")
-                    return found
-                run(None)  # the first one is slower, and not counted
-            total = measure_paired(
-                lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
-            )
-            simulator.use(None, beside=False)
-            simulator.drop_all_but(None)
+            if known is not None:
+                total = compared(known, rule)
+            else:
+                if drawn is not None:
+                    try:
+                        simulator.use(drawn, beside=False)
+                    except RlprofError as error:
+                        self.say(
+                            f"the native order as it was drawn is not compared with the graph: {error.what}"
+                        )
+                        return found
+                    run(None)  # the first one is slower, and not counted
+                total = measure_paired(
+                    lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
+                )
+                if total.settled or len(total.pairs) >= rule.most_pairs:
+                    self.store.put(key, "in all", total.to_dict())
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together
+            stopped = True
+        finally:
             simulator.use(None, beside=False)
             simulator.drop_all_but(None)
+        found = found.including(Measured((), tuple(done), stopped=stopped))
+        if stopped:
             self.say("interrupted: rounds and levers of the graph together are not compared")
-            return found.including(Measured((), tuple(done), time.monotonic() - began, stopped=True))
+            return found
         self.log.add(
             "validated",
             round=None,
@@ -233,6 +257,6 @@ class Search:
             graph=found.graph.hash,
             result=total.to_dict(),
             outcome="rounds and levers of the graph together",
+            reused=known is not None,
         )
-        measured = Measured((), tuple(done), time.monotonic() - began)
-        return replace(found.including(measured), total=total)
+        return replace(found, total=total)

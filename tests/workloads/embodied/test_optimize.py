@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,10 +242,29 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is of another configuration"):
         optimize_embodied(replace(request, config=replace(request.config, seed=9), resume=True))
     assert json.loads((out / "config.json").read_text())["seed"] == request.config.seed
-    # nothing is measured again, and training goes on where it was
+    # nothing is measured again, training goes on where it was, and what the first session took still counts
+    began = time.monotonic()
     again = optimize_embodied(replace(request, resume=True))
+    took_s = time.monotonic() - began
     assert not again.result.iterations
     assert [str(s) for s in again.result.steps] == result["steps"]
+    cost, before = again.result.cost, done.result.cost
+    assert [s.number for s in cost.sessions] == [1, 2]
+    assert [p.lost for p in cost.parts] == [0] * len(cost.parts)
+    assert cost.part("search").trials == before.part("search").trials > 0
+    assert cost.part("search").iterations == before.part("search").iterations
+    assert cost.part("recording").iterations == 4
+    # all of a session is counted, but for its result's own file, its text and the report
+    assert took_s - 3 < cost.all_s - before.all_s < took_s
+    assert cost.retained_s > before.retained_s > 0
+    resumed = json.loads((out / "result.json").read_text())
+    assert resumed["sm_activity"] == result["sm_activity"]
+    told = [e["what"] for e in resumed["decisions"]]
+    assert resumed["decisions"][: len(result["decisions"])] == result["decisions"]
+    assert told[len(result["decisions"]) :] == ["session", "started", "ended"]
+    assert resumed["facts"]["date"]
+    assert resumed["facts"]["hardware"]["processor"]
+    assert [p["part"] for p in resumed["overhead"]["parts"]] == [p.name for p in cost.parts]
     saved = torch.load(out / "checkpoint.pt", weights_only=True)
     iterations = saved["iteration"]
     summary = run(request.config, out, iterations + 3, resume=True, graph=out / "graph.json")
