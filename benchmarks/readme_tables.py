@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -361,7 +362,11 @@ def main() -> None:
     readme = HERE / "README.md"
     text = readme.read_text()
     found = sorted((HERE / "results" / "gpu").glob("optimize_*.json"))
-    tables = TABLES | {f"gpu/{path.stem}": optimised_table for path in found}
+    runs = {f"gpu/{path.stem}": json.loads(path.read_text()) for path in found}
+    tables = TABLES | {
+        name: partial(optimised_table, beside=[run for other, run in runs.items() if other != name])
+        for name in runs
+    }
     for name, table in tables.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():

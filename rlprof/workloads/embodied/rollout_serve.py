@@ -252,10 +252,13 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
 
     call, weights = order["call"], worker.policy.trainable()
     found: dict[str, Any] = {}
-    if call in ("predict", "predict_values", "answer_again"):
+    if call in ("predict", "predict_values", "answer_again", "log_prob_again"):
         n = order["count"]
         images = shared["images"][:n].copy() if "images" in shared else None
         seen = Observation(shared["state"][:n].copy(), images, shared["task"][:n].copy())
+    if call == "log_prob_again":
+        shared["log_prob"][:n] = worker.log_prob_again(seen, shared["chain"][:n].copy())
+    elif call in ("predict", "predict_values", "answer_again"):
         rows = shared["rows"][:n].copy()
         with annotate(call):
             step = GlobalStep(order["step"])

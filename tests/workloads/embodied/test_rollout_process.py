@@ -80,6 +80,7 @@ def test_weights_go_to_it_and_come_back(trainer: Trainer) -> None:
     assert done.row["semantic_differences"] == []
     again = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
     assert again.bitwise
+    assert again.passed
     trainer.rollout.sync_model_from_actor(trainer.actor)
     mine = trainer.rollout.policy.state_dict()
     other = dict(trainer.actor.policy.named_parameters())
@@ -87,6 +88,7 @@ def test_weights_go_to_it_and_come_back(trainer: Trainer) -> None:
     assert equal_bits(mine, {n: other[n].detach() for n in mine})
     changed = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
     assert not changed.bitwise  # it answers with the new ones
+    assert changed.evaluated > 10 * again.evaluated  # and evaluates with them
 
 
 def test_bits_of_half_precision_survive_the_way() -> None:
