@@ -201,8 +201,8 @@ def _ended(e: Mapping[str, Any]) -> list[str]:
 
 
 def _session(e: Mapping[str, Any]) -> list[str]:
-    known = f"{e['measurements']} measurement{'' if e['measurements'] == 1 else 's'}"
-    found = [f"session {e['number']}, {e['date']}: goes on with {known}"]
+    known = f"{e['measurements']} measurement{' is' if e['measurements'] == 1 else 's are'} there"
+    found = [f"session {e['number']}, {e['date']}: {known}"]
     return found + [f"  {why}" for why in e["not_reused"]]
 
 

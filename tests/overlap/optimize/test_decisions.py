@@ -68,7 +68,7 @@ def test_a_session_that_goes_on_says_with_what_and_why_not(tmp_path: Path) -> No
     log_session(second, log)
     said = text(log.entries)
     assert said.startswith("session 2, ")
-    assert "goes on with 1 measurement\n" in said
+    assert "1 measurement is there\n" in said
     assert "measurements of session 1 are not reused: driver 580 was 575\n" in said
     log.add("other")
     assert [e["session"] for e in log.entries] == [2, 2]
