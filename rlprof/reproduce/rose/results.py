@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,12 @@ MADE_BY = {
 }
 #: Actions of a chunk, unless a workload's name says otherwise.
 USUAL_CHUNK = 5
+#: What wrote a document, by its name of the command.
+PROGRAMS = {
+    "run": "benchmarks.gpu.embodied run",
+    "optimize": "benchmarks.gpu.optimize",
+    "rollout_quota": "benchmarks.gpu.rollout_quota",
+}
 Document = dict[str, Any]
 #: What a smoke test runs on a processor: what the GPU runs, small.
 SMOKE = (
@@ -225,7 +233,8 @@ def stored_study(
         columns = {name for rows in cases.values() for row in rows() for name in row}
         return None if {"case", *columns} == set(frame.columns) else "it has the columns of another version"
 
-    return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale)
+    measured = {file: provenance(document) for file, document in stored.items()}
+    return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale, measured=measured)
 
 
 def workload(simulator: str, chunk_steps: int) -> str:
@@ -251,10 +260,62 @@ def file_stem(workload: str) -> str:
     return "_".join(re.findall(r"\w+", workload))
 
 
+def run_facts(document: Document) -> dict[str, Any]:
+    """Return what a measurement says of where and when it was made, and with what.
+
+    Returns
+    -------
+    dict
+        ``gpu`` ("none" on a processor), ``driver``, ``cores``, ``date``, versions (``python``, ``torch``),
+        ``run_seed``. Null where a document does not tell.
+    """
+    config, machine = document.get("config") or {}, document.get("machine") or {}
+    gpu, _, more = str(machine.get("gpu") or "").partition("\n")[0].partition(", ")
+    return {
+        "gpu": gpu or "none",
+        "driver": more.partition(", ")[0] or None,
+        "cores": machine.get("cores"),
+        "date": machine.get("date"),
+        "python": machine.get("python"),
+        "torch": machine.get("torch"),
+        "run_seed": config.get("seed"),
+    }
+
+
+def provenance(document: Document) -> dict[str, Any]:
+    """Return what is kept beside a raw table of a measurement that it was read from.
+
+    Returns
+    -------
+    dict
+        `run_facts`, the versions of all libraries that the document names (``versions``), and the
+        ``command`` that made it. What the document does not tell is left out.
+    """
+    machine = document.get("machine") or {}
+    found = {k: v for k, v in run_facts(document).items() if v is not None}
+    versions = {k: v for k, v in machine.items() if k not in (*found, "gpu", "machine") and v is not None}
+    told = found | {"versions": versions, "command": command_of(document)}
+    return {name: value for name, value in told.items() if value}
+
+
+def command_of(document: Document) -> str | None:
+    """Return the command that made a document, with all options that it keeps; None if it keeps none."""
+    command, argv = document.get("command"), document.get("argv")
+    if command not in PROGRAMS or not argv:
+        return None if command is None or command in PROGRAMS else str(command)
+    words = ["python", "-m", *PROGRAMS[command].split(), "--out", "OUT"]
+    for name, value in argv.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "set" and str(value) != "None":
+            words += [option, *ast.literal_eval(value)]
+        elif str(value) not in ("None", "False", ""):
+            words += [option] if str(value) == "True" else [option, str(value)]
+    return shlex.join(words)
+
+
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
-    config, machine = document["config"], document.get("machine", {})
-    gpu, _, more = str(machine.get("gpu", "")).partition("\n")[0].partition(", ")
+    config = document["config"]
     return {
         "file": file,
         "simulator": config["simulator"],
@@ -265,15 +326,10 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "chunk_steps": config.get("chunk_steps", USUAL_CHUNK),
         "denoise_steps": config.get("denoise_steps"),
         "device": config["device"],
-        "gpu": gpu or "none",
-        "driver": more.partition(", ")[0] or None,
-        "cores": machine.get("cores"),
+        **run_facts(document),
         "workers": config.get("workers"),
         "cuda_graph": bool(config.get("cuda_graph")),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
-        "date": machine.get("date"),
-        "torch": machine.get("torch"),
-        "run_seed": config.get("seed"),
     }
 
 
