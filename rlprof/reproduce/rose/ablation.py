@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.causes import DRIFT, bounds, measured
+from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
@@ -18,7 +20,14 @@ from rlprof.reproduce.rose.results import (
     set_up,
     simulator_of,
 )
-from rlprof.reproduce.rose.schedules import ONE_ROUND, OPTIMISED, WITH_QUOTA, is_todays, iteration_rows
+from rlprof.reproduce.rose.schedules import (
+    EITHER,
+    ONE_ROUND,
+    OPTIMISED,
+    WITH_QUOTA,
+    is_todays,
+    iteration_rows,
+)
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -221,7 +230,38 @@ def _missing(frame: pl.DataFrame, workload: str, form: str) -> str:
     return f"no optimised order ran: {'; '.join(reasons) or 'none was searched'}"
 
 
-def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
+def over_either(frame: pl.DataFrame, workload: str, form: str) -> tuple[float, str] | Unavailable:
+    """Return how much faster a form under MPS is than the best of today's schedules with or without a daemon.
+
+    Returns
+    -------
+    tuple of float and str, or Unavailable
+        Median over iterations, each over the best of today's schedules of all runs of the same set-up; and
+        which run that is of. Unavailable where no such run without MPS is stored.
+    """
+    rows = [r for r in frame.iter_rows(named=True) if r["withdrawn"] is None and r["workload"] == workload]
+    ours = [r for r in rows if r["mps"] and form in forms(r)]
+    over: list[float] = []
+    told: dict[str, None] = {}
+    for row in ours:
+        rates: dict[tuple[str, str, bool, bool], list[float]] = {}
+        for r in rows:
+            if r["setup"] == row["setup"] and is_todays(r["variant"]):
+                key = (r["file"], r["variant"], r["mps"], r["same_iteration"])
+                rates.setdefault(key, []).append(r["steps_per_s"])
+        if all(mps for _, _, mps, _ in rates):
+            continue
+        best = max(rates, key=lambda key: median(rates[key]))
+        file, variant, mps, same = best
+        over.append(row["steps_per_s"] / median(rates[best]))
+        text = f"over {_called(variant)} of {file}, {'under a' if mps else 'without a'} daemon"
+        told[text if file == row["file"] or (same and row["same_iteration"]) else f"{text}: {DRIFT}"] = None
+    if not over:
+        return Unavailable("no run of the same workload without MPS is stored")
+    return median(over), "; ".join(told)
+
+
+def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFrame | None) -> list[Compared]:
     table = by_form(frame)
     found: list[Compared] = []
     for workload in workloads(frame, figure):
@@ -232,7 +272,7 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
             if row is None:
                 missing = why = _missing(frame, workload, form)
             else:
-                missing, why = "", _cause(frame, workload, row)
+                missing, why = "", _cause(frame, workload, row, reasons)
             found.append(
                 Compared(
                     f"{workload}: {series}",
@@ -242,13 +282,24 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
                     why,
                 )
             )
+            if row is not None and row["mps"]:
+                either = over_either(frame, workload, form)
+                known = not isinstance(either, Unavailable)
+                ours, told = (either[0], f"{either[1]}; {why}") if known else (either, either.reason)
+                label = f"{workload}: {form}, over {EITHER}"
+                found.append(Compared(label, "1", ours, paper.value(figure, series, x), told))
         if figure == "fig14b":
-            found.append(_first_share(frame, workload, values, paper))
-    return found
+            found.append(_first_share(frame, workload, values, paper, reasons))
+    used = set(PRINTED[figure].values()) | {(FIRST_SHARE, "LIBERO, pi0.5")}
+    return [*found, *not_measured(paper, figure, used)]
 
 
 def _first_share(
-    frame: pl.DataFrame, workload: str, values: Mapping[str, float | None], paper: Paper
+    frame: pl.DataFrame,
+    workload: str,
+    values: Mapping[str, float | None],
+    paper: Paper,
+    reasons: pl.DataFrame | None,
 ) -> Compared:
     one, two = values[ONE], values[GRAPH]
     share, why = None, _missing(frame, workload, GRAPH)
@@ -256,13 +307,15 @@ def _first_share(
         saved = 1 - 1 / two  # of an iteration under the reference
         share = (1 - 1 / one) / saved if saved > 0 else None
         ended = {r["ended"] for r in frame.iter_rows(named=True) if r["workload"] == workload and r["ended"]}
-        why = "; ".join(sorted(ended)) if share is not None else "no time was saved"
+        why = "no time was saved"
+        if share is not None:
+            why = "; ".join(sorted(ended)) + measured(reasons, workload, mps=False)
     printed = paper.value("fig14b", FIRST_SHARE, "LIBERO, pi0.5")
     return Compared(f"{workload}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
 
 
-def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
-    """What differs from the paper's set-up, what is compared with, and what became of the quota."""
+def _cause(frame: pl.DataFrame, workload: str, row: Row, reasons: pl.DataFrame | None) -> str:
+    """What differs from the paper's set-up, what is compared with, what was measured, the quota's lot."""
     of = [r for r in frame.iter_rows(named=True) if r["workload"] == workload and r["mps"] == row["mps"]]
     text = (
         f"{set_up(of[-1])}; over {row['reference']}, the"
@@ -270,10 +323,11 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
         f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
         f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
     )
-    if row["bound"] is not None:
+    if row["bound"] is not None and not bounds(reasons, workload, mps=row["mps"]):
         text += f"; no graph can be more than {row['bound']:.3g} times as fast here"
         if ALL_IN_TURN in row["bound_by"].split(" and "):
             text += ", as long as kernels of two calls take turns on the GPU"
+    text += measured(reasons, workload, mps=row["mps"])
     kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"
@@ -282,9 +336,9 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
 
 def compare_levers(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 14a: the graph alone, with MPS, with MPS and a quota."""
-    return _compared(tables["ablation"], "fig14a", paper)
+    return _compared(tables["ablation"], "fig14a", paper, tables.get("reasons"))
 
 
 def compare_rounds(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 14b: one round, two rounds, and how much of the time saved the first one saves."""
-    return _compared(tables["ablation"], "fig14b", paper)
+    return _compared(tables["ablation"], "fig14b", paper, tables.get("reasons"))

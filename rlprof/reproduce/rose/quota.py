@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.cores import search_here, settings
+from rlprof.reproduce.rose.others import not_measured
+from rlprof.reproduce.rose.provenance import run_facts
 from rlprof.reproduce.rose.results import (
     Document,
     documents,
     is_optimisation,
     is_rollout_quota,
     on_gpu,
-    run_facts,
     stored_study,
 )
 from rlprof.reproduce.study import Study
@@ -202,6 +203,14 @@ def compare_sweep(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Comp
             why,
         ),
         Compared("a minimum below 100 %, and slower again below it", "", shape, "yes", why),
+        Compared(
+            "least latency",
+            "s",
+            amount(found and found["seconds"], missing="no level was measured"),
+            paper.value("fig15", "least latency", "pi0.5"),
+            why,
+        ),
+        *not_measured(paper, "fig15", ()),
     ]
 
 

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.rose.here import measured_here, settings
+from rlprof.reproduce.rose.provenance import provenance, run_facts
 from rlprof.reproduce.rose.reported import as_run, is_report
 from rlprof.reproduce.study import Study
 
@@ -34,24 +32,20 @@ MADE_BY = {
     "smoke": "python -m benchmarks.gpu.optimize --out OUT --preset tiny --device cpu --workers 1",
     "h200": "bash benchmarks/gpu/optimize.sh OUT libero (or mujoco_warp) on a GPU",
 }
+#: What the paper calls each policy; pi0 stands for pi0.5.
+PAPER_POLICIES = {
+    "pi0": "pi0.5",
+    "pi05": "pi0.5",
+    "openvla_oft": "OpenVLA-OFT",
+    "gr00t": "GR00T N1.6",
+}
+#: The policy of a workload, unless its name says otherwise.
+USUAL_POLICY = "pi0"
+#: Options that say how an MPS daemon's clients share SMs, or how a run is measured, not what is trained.
+OF_MPS = ("simulator_sm_percent", "rollout_sm_percent", "same_iteration", "timeout_s")
 #: Actions of a chunk, unless a workload's name says otherwise.
 USUAL_CHUNK = 5
-#: What wrote a document, by its name of the command.
-PROGRAMS = {
-    "run": "benchmarks.gpu.embodied run",
-    "optimize": "benchmarks.gpu.optimize",
-    "rollout_quota": "benchmarks.gpu.rollout_quota",
-}
 Document = dict[str, Any]
-#: What a smoke test runs on a processor: what the GPU runs, small.
-SMOKE = (
-    *("--preset", "exact", "--simulator", "mujoco_arm", "--device", "cpu", "--workers", "1"),
-    *("--rounds", "1", "--times", "3", "--seconds", "60"),
-    *("--schedules", "colocated,colocated-pipe"),
-    *("--set", "envs=4", "chunks=2", "episode_steps=10", "denoise_steps=2", "global_batch=8"),
-    *("micro_batch=4", "update_epochs=1"),
-)
-SMOKE_LIMIT_S = 180
 
 
 def documents(
@@ -134,44 +128,6 @@ def optimisation_study(
     return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 
 
-def made_here(checkout: Path, parts: str) -> Document:
-    """Run the script of the GPU machine on this processor, small, and return its document.
-
-    Parameters
-    ----------
-    checkout : pathlib.Path
-        Holds the script.
-    parts : str
-        What it measures: "solo" or "schedules".
-
-    Raises
-    ------
-    ReproduceError
-        If it fails or takes too long.
-    """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.gpu.embodied", "run", "--out", folder, *SMOKE]
-        command += ["--parts", parts]
-        try:
-            done = subprocess.run(
-                command, cwd=checkout, capture_output=True, text=True, timeout=SMOKE_LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ReproduceError(
-                f"measuring took longer than {SMOKE_LIMIT_S} s",
-                hint="try again on a machine that is less busy",
-            ) from error
-        path = Path(folder) / "embodied_mujoco_arm.json"
-        if not path.is_file():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ReproduceError(
-                f"measuring failed: {last}", hint="pip install 'rlprof[workloads]', and see the message"
-            )
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
 def measured_study(
     name: str,
     preset: str,
@@ -196,9 +152,9 @@ def measured_study(
     """
     if preset == "smoke":
         cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
-            "here": lambda: rows_of("here", made_here(checkout, parts))
+            "here": lambda: rows_of("here", measured_here(checkout, parts))
         }
-        return Study(name, preset, seed, {"arguments": [*SMOKE, parts]}, cases)
+        return Study(name, preset, seed, {"arguments": settings(parts)}, cases)
     return stored_study(name, preset, seed, documents(checkout, wanted), rows_of)
 
 
@@ -208,8 +164,20 @@ def stored_study(
     seed: int,
     stored: Mapping[str, Document],
     rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+    beside: Mapping[str, Any] | None = None,
 ) -> Study:
     """Return a study of stored documents: other documents make another table.
+
+    Parameters
+    ----------
+    name, preset, seed
+        As of every study.
+    stored : mapping of str to dict
+        The documents, by file.
+    rows_of : callable
+        Rows of a document, given its file.
+    beside : mapping, optional
+        What else the rows are made of, plain values by name.
 
     Raises
     ------
@@ -224,7 +192,7 @@ def stored_study(
         )
     digests = {
         file: hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:12]
-        for file, d in stored.items()
+        for file, d in {**stored, **(beside or {})}.items()
     }
     cases = {file: partial(rows_of, file, document) for file, document in stored.items()}
 
@@ -237,8 +205,8 @@ def stored_study(
     return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale, measured=measured)
 
 
-def workload(simulator: str, chunk_steps: int) -> str:
-    """Name what is trained, for people: runs of one simulator with other chunks are not compared.
+def workload(simulator: str, chunk_steps: int, policy: str = USUAL_POLICY) -> str:
+    """Name what is trained, for people: runs of one simulator with other chunks or policies are not compared.
 
     Parameters
     ----------
@@ -246,8 +214,24 @@ def workload(simulator: str, chunk_steps: int) -> str:
         Its name; the workload's name begins with it, see `simulator_of`.
     chunk_steps : int
         Actions of a chunk.
+    policy : str
+        Its name; told where it is not the usual one, see `policy_of`.
     """
-    return simulator if chunk_steps == USUAL_CHUNK else f"{simulator}, {chunk_steps} actions a chunk"
+    words = [simulator]
+    words += [policy] if policy != USUAL_POLICY else []
+    words += [f"{chunk_steps} actions a chunk"] if chunk_steps != USUAL_CHUNK else []
+    return ", ".join(words)
+
+
+def policy_of(workload: str) -> str:
+    """Return the policy of a workload, given its name."""
+    words = workload.split(", ")[1:2]
+    return words[0] if words and words[0] in PAPER_POLICIES else USUAL_POLICY
+
+
+def paper_name(workload: str) -> str:
+    """Return what the paper calls the policy of a workload."""
+    return PAPER_POLICIES[policy_of(workload)]
 
 
 def simulator_of(workload: str) -> str:
@@ -260,66 +244,14 @@ def file_stem(workload: str) -> str:
     return "_".join(re.findall(r"\w+", workload))
 
 
-def run_facts(document: Document) -> dict[str, Any]:
-    """Return what a measurement says of where and when it was made, and with what.
-
-    Returns
-    -------
-    dict
-        ``gpu`` ("none" on a processor), ``driver``, ``cores``, ``date``, versions (``python``, ``torch``),
-        ``run_seed``. Null where a document does not tell.
-    """
-    config, machine = document.get("config") or {}, document.get("machine") or {}
-    gpu, _, more = str(machine.get("gpu") or "").partition("\n")[0].partition(", ")
-    return {
-        "gpu": gpu or "none",
-        "driver": more.partition(", ")[0] or None,
-        "cores": machine.get("cores"),
-        "date": machine.get("date"),
-        "python": machine.get("python"),
-        "torch": machine.get("torch"),
-        "run_seed": config.get("seed"),
-    }
-
-
-def provenance(document: Document) -> dict[str, Any]:
-    """Return what is kept beside a raw table of a measurement that it was read from.
-
-    Returns
-    -------
-    dict
-        `run_facts`, the versions of all libraries that the document names (``versions``), and the
-        ``command`` that made it. What the document does not tell is left out.
-    """
-    machine = document.get("machine") or {}
-    found = {k: v for k, v in run_facts(document).items() if v is not None}
-    versions = {k: v for k, v in machine.items() if k not in (*found, "gpu", "machine") and v is not None}
-    told = found | {"versions": versions, "command": command_of(document)}
-    return {name: value for name, value in told.items() if value}
-
-
-def command_of(document: Document) -> str | None:
-    """Return the command that made a document, with all options that it keeps; None if it keeps none."""
-    command, argv = document.get("command"), document.get("argv")
-    if command not in PROGRAMS or not argv:
-        return None if command is None or command in PROGRAMS else str(command)
-    words = ["python", "-m", *PROGRAMS[command].split(), "--out", "OUT"]
-    for name, value in argv.items():
-        option = f"--{name.replace('_', '-')}"
-        if name == "set" and str(value) != "None":
-            words += [option, *ast.literal_eval(value)]
-        elif str(value) not in ("None", "False", ""):
-            words += [option] if str(value) == "True" else [option, str(value)]
-    return shlex.join(words)
-
-
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
     config = document["config"]
     return {
         "file": file,
         "simulator": config["simulator"],
-        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK)),
+        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK), config["policy"]),
+        "setup": setup_of(config),
         "policy": config["policy"],
         "preset": config.get("preset"),
         "envs": config["envs"],
@@ -330,7 +262,25 @@ def facts(file: str, document: Document) -> dict[str, Any]:
         "workers": config.get("workers"),
         "cuda_graph": bool(config.get("cuda_graph")),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
+        "same_iteration": same_iteration(document),
     }
+
+
+def setup_of(config: Mapping[str, Any]) -> str:
+    """Return a short hash of a configuration but for what an MPS daemon makes possible.
+
+    Runs of one hash trained the same, and differ in the daemon alone.
+    """
+    kept = {k: v for k, v in config.items() if v is not None and k not in OF_MPS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def same_iteration(document: Document) -> bool:
+    """Whether all counted iterations of a run were the same one, from the same weights and states."""
+    for place in (document.get("argv") or {}, document.get("config") or {}):
+        if str(place.get("same_iteration", False)) not in ("False", "None", ""):
+            return True
+    return False
 
 
 def with_run(frame: pl.DataFrame) -> pl.DataFrame:
