@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 Document = Mapping[str, Any]
+#: What a document says of its machine that is no version.
+NO_VERSIONS = ("gpu", "machine", "processor", "RmProfilingAdminOnly")
 #: What wrote a document, by its name of the command.
 PROGRAMS = {
     "run": "benchmarks.gpu.embodied run",
@@ -49,7 +51,7 @@ def provenance(document: Document) -> dict[str, Any]:
     """
     machine = document.get("machine") or {}
     found = {k: v for k, v in run_facts(document).items() if v is not None}
-    versions = {k: v for k, v in machine.items() if k not in (*found, "gpu", "machine") and v is not None}
+    versions = {k: v for k, v in machine.items() if k not in (*found, *NO_VERSIONS) and v is not None}
     told = found | {"versions": versions, "command": command_of(document)}
     return {name: value for name, value in told.items() if value}
 
