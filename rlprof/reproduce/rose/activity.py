@@ -215,13 +215,8 @@ def before(frame: pl.DataFrame) -> pl.DataFrame:
 
     rows = [
         course(frame, pair)
-        .filter(pl.col("variant") == pair.before)
-        .select(
-            pl.lit(pair.workload).alias("workload"),
-            pl.col("variant").str.replace("native", "colocated"),
-            "at_s",
-            "active_frac",
-        )
+        .filter(pl.col("variant") == pair.names[pair.before])
+        .select(pl.lit(pair.workload).alias("workload"), "variant", "at_s", "active_frac")
         for pair in pairs(frame)
         if not pair.mps
     ]

@@ -165,6 +165,14 @@ class Pair:
         return f"by the graph, which loses ({self.gain:.2f} times)"
 
     @property
+    def names(self) -> dict[str, str]:
+        """What both variants are called in charts."""
+        names = {self.before: self.before.replace("native", "colocated", 1)}
+        if isinstance(self.after, str):
+            names[self.after] = self.after if self.pays else "graph, slower"
+        return names
+
+    @property
     def titled(self) -> str:
         """The run, for charts: with a remark where the graph loses."""
         lost = self.gain is not None and not self.pays
@@ -236,11 +244,10 @@ def course(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """Return activity over an iteration of both variants of a run: ``variant``, ``at_s``, ``active_frac``."""
     import polars as pl
 
-    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
     rows = frame.filter(
-        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
     )
-    return rows.select("variant", "at_s", "active_frac")
+    return rows.select(pl.col("variant").replace(pair.names), "at_s", "active_frac")
 
 
 def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
@@ -253,15 +260,15 @@ def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """
     import polars as pl
 
-    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
     rows = frame.filter(
-        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
     )
     return (
         rows.sort("from_frac", maintain_order=True)
         .with_columns(
             (pl.col("from_frac") + 1 / LEVELS).alias("below_frac"),
             pl.col("share_frac").cum_sum().over("part", "variant"),
+            pl.col("variant").replace(pair.names),
         )
         .select("part", "variant", "below_frac", "share_frac")
         .sort("part", "variant", maintain_order=True)

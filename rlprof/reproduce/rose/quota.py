@@ -287,7 +287,7 @@ def joins(frame: pl.DataFrame) -> pl.DataFrame:
 
     shown, found = chosen(frame), best(sweep(frame))
     cores = shown["mechanism"][0] == "cores"
-    names = {"unmanaged": "without MPS", "together": "all cores for both" if cores else "MPS, 100 / 100"}
+    names = {"unmanaged": "without MPS", "together": "all cores for both" if cores else "MPS, 100/100"}
     rows = [
         (name, seconds)
         for kind, name in names.items()
