@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.causes import DRIFT, bounds, measured
+from rlprof.reproduce.rose.causes import bounds, drift, measured
 from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
@@ -244,18 +244,18 @@ def over_either(frame: pl.DataFrame, workload: str, form: str) -> tuple[float, s
     over: list[float] = []
     told: dict[str, None] = {}
     for row in ours:
-        rates: dict[tuple[str, str, bool, bool], list[float]] = {}
+        rates: dict[tuple[str, str], list[float]] = {}
+        of: dict[tuple[str, str], Row] = {}
         for r in rows:
             if r["setup"] == row["setup"] and is_todays(r["variant"]):
-                key = (r["file"], r["variant"], r["mps"], r["same_iteration"])
-                rates.setdefault(key, []).append(r["steps_per_s"])
-        if all(mps for _, _, mps, _ in rates):
+                rates.setdefault((r["file"], r["variant"]), []).append(r["steps_per_s"])
+                of[r["file"], r["variant"]] = r
+        if all(r["mps"] for r in of.values()):
             continue
         best = max(rates, key=lambda key: median(rates[key]))
-        file, variant, mps, same = best
         over.append(row["steps_per_s"] / median(rates[best]))
-        text = f"over {_called(variant)} of {file}, {'under a' if mps else 'without a'} daemon"
-        told[text if file == row["file"] or (same and row["same_iteration"]) else f"{text}: {DRIFT}"] = None
+        daemon = "under a daemon" if of[best]["mps"] else "without a daemon"
+        told[f"over {_called(best[1])} of {best[0]}, {daemon}{drift(row, of[best])}"] = None
     if not over:
         return Unavailable("no run of the same workload without MPS is stored")
     return median(over), "; ".join(told)
@@ -284,8 +284,11 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFr
             )
             if row is not None and row["mps"]:
                 either = over_either(frame, workload, form)
-                known = not isinstance(either, Unavailable)
-                ours, told = (either[0], f"{either[1]}; {why}") if known else (either, either.reason)
+                ours: float | Unavailable
+                if isinstance(either, Unavailable):
+                    ours, told = either, either.reason
+                else:
+                    ours, told = either[0], f"{either[1]}; {why}"
                 label = f"{workload}: {form}, over {EITHER}"
                 found.append(Compared(label, "1", ours, paper.value(figure, series, x), told))
         if figure == "fig14b":

@@ -108,7 +108,9 @@ def capture_facts(path: Path) -> dict[str, Any]:
     from rlprof.trace.read import read
 
     trace = read(path)
-    gpus = trace.devices["name"].drop_nulls().unique(maintain_order=True).to_list()
+    gpus: list[str] = []
+    if not isinstance(trace.devices, Unavailable):
+        gpus = trace.devices["name"].drop_nulls().unique(maintain_order=True).to_list()
     facts: dict[str, Any] = {
         "gpu": " and ".join(gpus) or "an unknown GPU",
         "sampler": trace.meta.product,

@@ -229,6 +229,6 @@ def compare_figure(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Com
         label = f"{SIMULATOR_NAMES[simulator]}, MPS off"
         why = cause_of_times(frame, simulator, mps=False)
         rows += _compared(label, parts, paper, "fig04", f"{name}, MPS off", why)
-    for label, parts, why in _also(frame, found, shown):
-        rows.append(_compared(label, parts, paper, "fig04", None, why)[-1])
+    for label, also, why in _also(frame, found, shown):
+        rows.append(_compared(label, also, paper, "fig04", None, why)[-1])
     return rows

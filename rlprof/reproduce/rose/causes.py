@@ -21,6 +21,18 @@ DRIFT = (
 )
 
 
+def drift(ours: Row, other: Row) -> str:
+    """Say what is to be said of times of two rows, by ``file`` and ``same_iteration``; empty of one run."""
+    if ours["file"] == other["file"]:
+        return ""
+    one, two = ours["same_iteration"], other["same_iteration"]
+    if one is None or two is None or one.partition(",")[0] != two.partition(",")[0]:
+        return f": {DRIFT}"
+    if one == two and "weights" in one:
+        return f": both are {one}"
+    return f": both are {one.partition(',')[0]} of training, by weights that are not the same bits"
+
+
 def _found(rows: list[Row], **wanted: Any) -> Row | None:
     """The first row with these values."""
     return next((r for r in rows if all(r[k] == v for k, v in wanted.items())), None)

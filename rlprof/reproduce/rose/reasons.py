@@ -168,12 +168,12 @@ def _parts(document: Document) -> Iterator[dict[str, Any]]:
         found = document.get("steps", {}).get(step) or {}
         if found.get("ok"):
             active = found.get("activity")
-            known = isinstance(active, Mapping) and active and not blurred
+            known = None if blurred or not isinstance(active, Mapping) else next(iter(active.values()), None)
             yield {
                 "kind": "part",
                 "what": what,
                 "seconds": median(found["each_s"]),
-                "active_frac": next(iter(active.values())) if known else None,
+                "active_frac": known,
             }
     times: dict[str, list[float]] = {}
     for one in document.get("iterations", ()):

@@ -275,12 +275,17 @@ def setup_of(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def same_iteration(document: Document) -> bool:
-    """Whether all counted iterations of a run were the same one, from the same weights and states."""
-    for place in (document.get("argv") or {}, document.get("config") or {}):
-        if str(place.get("same_iteration", False)) not in ("False", "None", ""):
-            return True
-    return False
+def same_iteration(document: Document) -> str | None:
+    """Return which iteration of training all counted ones of a run were; None if training went on.
+
+    Runs with ``--same-iteration`` put weights, moments and counters back before each. Two of one such text
+    began with the same bits.
+    """
+    kept = document.get("same_iteration")
+    if not isinstance(kept, Mapping) or not kept.get("kept"):
+        return None
+    weights = kept.get("weights")
+    return f"iteration {kept.get('iteration')}" + (f", weights {str(weights)[:12]}" if weights else "")
 
 
 def with_run(frame: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.alone import by_workload
-from rlprof.reproduce.rose.causes import DRIFT, measured
+from rlprof.reproduce.rose.causes import drift, measured
 from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
@@ -159,9 +159,7 @@ def best_with_or_without_mps(
     best = rows.sort("steps_per_s", descending=True, maintain_order=True).row(0, named=True)
     daemon = "under the same daemon" if best["mps"] else "without a daemon"
     text = f"the best of today's schedules, {called(best)}, is of {best['file']}, {daemon}"
-    if best["file"] != most["file"] and not (best["same_iteration"] and most["same_iteration"]):
-        text += f": {DRIFT}"
-    return best, text
+    return best, text + drift(most, best)
 
 
 def variant_row(table: pl.DataFrame, workload: str, variant: str, *, mps: bool) -> dict[str, Any] | None:
@@ -268,9 +266,11 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         ]
         if most and most["mps"]:
             either = best_with_or_without_mps(table, most)
-            known = not isinstance(either, Unavailable)
-            over = most["steps_per_s"] / either[0]["steps_per_s"] if known else either
-            told = f"{either[1]}; {why}" if known else either.reason
+            over: float | Unavailable
+            if isinstance(either, Unavailable):
+                over, told = either, either.reason
+            else:
+                over, told = most["steps_per_s"] / either[0]["steps_per_s"], f"{either[1]}; {why}"
             rows.append(
                 Compared(f"{workload}: fastest variant ({variant}) over {EITHER}", "1", over, printed, told)
             )
@@ -292,7 +292,7 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
         why += measured(reasons, workload, mps=bool(most and most["mps"]))
         x = f"{paper_name(workload)}, {name}"
         series = ("SM activity of the baseline", "SM activity")
-        before, after = best["active_frac"], most and most["active_frac"]
+        before, after = best["active_frac"], most["active_frac"] if most else None
         printed = [_printed(paper, s, x) for s in series]
         used |= {(s, x) for s in series}
         found += [
