@@ -17,6 +17,7 @@ from rlprof.reproduce.rose.results import (
     optimisation_study,
     order,
     outcome,
+    paper_name,
     set_up,
     simulator_of,
 )
@@ -55,6 +56,8 @@ PRINTED = {
     },
 }
 WORKLOADS = {"fig14a": ("ManiSkill", "mujoco_warp"), "fig14b": ("LIBERO", "libero")}
+#: The policy in these; a workload of another one is compared with the paper's of that.
+PRINTED_POLICY = "pi0.5"
 FIRST_SHARE = "share of the first round in the time saved"
 
 
@@ -191,10 +194,13 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
                 rows.append({"who": workload, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
     if not rows:
         return Unavailable("; ".join(_missing(frame, s, GRAPH) for s in workloads(frame, figure)))
-    for form, (series, x) in PRINTED[figure].items():
-        value = paper.value(figure, series, x)
-        if isinstance(value, float):
-            rows.append({"who": f"paper, {x}", "form": form, "over_best": value, "least": None, "most": None})
+    for policy in dict.fromkeys(paper_name(w) for w in workloads(frame, figure)):
+        for form, (series, usual) in PRINTED[figure].items():
+            x = usual.replace(PRINTED_POLICY, policy)
+            value = paper.value(figure, series, x)
+            if isinstance(value, float):
+                one = {"who": f"paper, {x}", "form": form, "over_best": value}
+                rows.append({**one, "least": None, "most": None})
     forms = list(PRINTED[figure])
     schema = dict.fromkeys(("over_best", "least", "most"), pl.Float64)
     return pl.DataFrame(
@@ -264,9 +270,13 @@ def over_either(frame: pl.DataFrame, workload: str, form: str) -> tuple[float, s
 def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFrame | None) -> list[Compared]:
     table = by_form(frame)
     found: list[Compared] = []
+    used: set[tuple[str, str]] = set()
     for workload in workloads(frame, figure):
+        used.add((FIRST_SHARE, f"LIBERO, {paper_name(workload)}"))
         values: dict[str, float | None] = {}
-        for form, (series, x) in PRINTED[figure].items():
+        for form, (series, usual) in PRINTED[figure].items():
+            x = usual.replace(PRINTED_POLICY, paper_name(workload))
+            used.add((series, x))
             row = None if isinstance(table, Unavailable) else _form(table, workload, form)
             values[form] = None if row is None else row["over_best"]
             if row is None:
@@ -293,7 +303,6 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFr
                 found.append(Compared(label, "1", ours, paper.value(figure, series, x), told))
         if figure == "fig14b":
             found.append(_first_share(frame, workload, values, paper, reasons))
-    used = set(PRINTED[figure].values()) | {(FIRST_SHARE, "LIBERO, pi0.5")}
     return [*found, *not_measured(paper, figure, used)]
 
 
@@ -313,7 +322,7 @@ def _first_share(
         why = "no time was saved"
         if share is not None:
             why = "; ".join(sorted(ended)) + measured(reasons, workload, mps=False)
-    printed = paper.value("fig14b", FIRST_SHARE, "LIBERO, pi0.5")
+    printed = paper.value("fig14b", FIRST_SHARE, f"LIBERO, {paper_name(workload)}")
     return Compared(f"{workload}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
 
 

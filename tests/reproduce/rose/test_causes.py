@@ -272,6 +272,13 @@ def test_a_policy_that_ran_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert row.ours == pytest.approx(1.3)
     assert row.paper == 1.44
     assert not any("H100, LIBERO, GR00T" in c.quantity for c in compared)
+    graphs = obtain(ablation.study("h200", 0, there), tmp_path / "graphs").table.frame
+    rounds = {c.quantity: c.paper for c in ablation.compare_rounds({"ablation": graphs}, PAPER)}
+    assert rounds[f"{name}: two rounds over Colocated+Pipe"] == 1.33
+    assert rounds["libero: two rounds over Colocated+Pipe"] == 1.42
+    drawn = ablation.ladder(graphs, "fig14b", PAPER)
+    assert isinstance(drawn, pl.DataFrame)
+    assert {"paper, LIBERO, GR00T N1.6", "paper, LIBERO, pi0.5", name} <= set(drawn["who"])
     active = schedules.compare_activity({"schedules": found}, PAPER)  # of which the paper has no GR00T
     assert any(c.quantity.startswith(name) and isinstance(c.paper, Unavailable) for c in active)
 
