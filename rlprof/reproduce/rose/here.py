@@ -24,8 +24,8 @@ MEASURED = (
 OPTIMISED = (
     *("--preset", "tiny", "--simulator", "mujoco_arm", "--device", "cpu", "--workers", "1"),
     *("--parts", "variants", "--variants", "native,by hand"),
-    *("--counted", "2", "--counted-others", "2", "--seconds", "40"),
-    *("--set", "envs=32", "update_epochs=1", "global_batch=128", "micro_batch=128"),
+    *("--counted", "1", "--counted-others", "1", "--seconds", "40"),
+    *("--set", "envs=16", "update_epochs=1", "global_batch=64", "micro_batch=64"),
 )
 RESULT = "{}_mujoco_arm.json"
 LIMIT_S = 180
