@@ -19,9 +19,11 @@ from benchmarks.embodied_tables import (
     overlap_probe_table,
     warp_probe_table,
 )
+from benchmarks.gpu.levers import levers_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
+from benchmarks.searches import search_table
 
 HERE = Path(__file__).resolve().parent
 
@@ -367,6 +369,11 @@ def main() -> None:
         name: partial(optimised_table, beside=[run for other, run in runs.items() if other != name])
         for name in runs
     }
+    alone = sorted((HERE / "results" / "levers").glob("*.json"))
+    alone += sorted((HERE / "results" / "gpu").glob("levers_*.json"))
+    tables |= {f"{path.parent.name}/{path.stem}": levers_table for path in alone}
+    kept = sorted((HERE / "results" / "searches").glob("*.json"))
+    tables |= {f"searches/{path.stem}": search_table for path in kept}
     for name, table in tables.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():

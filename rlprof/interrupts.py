@@ -75,3 +75,14 @@ def postponed() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if pressed:
         handler(signal.SIGINT, None)
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of an interrupt."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False

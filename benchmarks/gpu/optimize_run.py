@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ class Run(Turns):
         """What the search has measured."""
         found: Path = self.args.out / f"measurements{self.args.name}.jsonl"
         return found
+
+    @cached_property
+    def store(self) -> Any:
+        """Measurements, and what they take. Each call trains anew: training of earlier ones is lost."""
+        from rlprof.overlap.optimize.store import Store
+
+        return Store(self.measurements)
 
     @property
     def left_s(self) -> float:
@@ -164,7 +172,14 @@ class Run(Turns):
                 print(f"   {time.monotonic() - began:.1f} s: {what}", flush=True)
 
             here = stack.enter_context(
-                embodied(self.config, scratch, spares=self.args.spares, activity=self.args.activity, say=say)
+                embodied(
+                    self.config,
+                    scratch,
+                    spares=self.args.spares,
+                    activity=self.args.activity,
+                    store=self.store,
+                    say=say,
+                )
             )
             native = here.workload.native
             found["calls"], found["native"] = len(native), native.hash
@@ -212,15 +227,17 @@ class Run(Turns):
 
     def first(self) -> None:
         """One native iteration, call by call: how long all takes, and what overlap can gain at most."""
-        from rlprof.overlap.optimize.store import Store, key_of
+        from rlprof.overlap.optimize.cost import SEARCH
+        from rlprof.overlap.optimize.store import key_of
 
         workload = self.here.workload
         times: list[Any] = []
         with self.report.step("native_profile") as found:
             began_ns = time.monotonic_ns()
-            with Solo(self.config.device, self.here.simulator) as solo:
+            with self.store.spending(SEARCH), Solo(self.config.device, self.here.simulator) as solo:
                 self.native_profile = workload.profile(workload.native)
                 ended_ns = time.monotonic_ns()
+                self.store.train(workload.native.hash, self.native_profile.measurement)
                 solo.wait()
             self.seen.take(0)
             self.longest_s["native"] = (ended_ns - began_ns) / 1e9
@@ -233,9 +250,8 @@ class Run(Turns):
                 found["first_call_s"] = round(solo.since_began(began_ns), 3)
             self.uses["profile"] = solo.use(began_ns, ended_ns)
             # the search begins with what was profiled here
-            store = Store(self.measurements)
             key = key_of(workload.key, "profile", workload.native.hash)
-            store.put(key, "profile", self.native_profile.to_dict())
+            self.store.put(key, "profile", self.native_profile.to_dict())
         if "profile" not in self.uses:
             return
         with self.report.step("bound") as found:
@@ -298,10 +314,13 @@ class Run(Turns):
 
     def meter(self) -> None:
         """One native iteration under a meter of memory, for rule L7."""
+        from rlprof.overlap.optimize.cost import MEMORY
+
         if self.here.free_bytes is None or not self.args.memory:
             return
         with self.report.step("memory") as found:
-            self.here.workload.measure_memory()
+            with self.store.spending(MEMORY):
+                self.store.train("native, memory of calls", self.here.workload.measure_memory())
             self.seen.take(0)
             known = self.here.workload.call_bytes() or {}
             largest = sorted(known.items(), key=lambda item: -item[1])[:5]
@@ -337,10 +356,10 @@ class Run(Turns):
         """Algorithm 1, in a share of the time that is left."""
         from rlprof.analysis.trials import Rule
         from rlprof.overlap.optimize import Options, optimize
+        from rlprof.overlap.optimize.decisions import each_once, log_session, read_entries
         from rlprof.overlap.optimize.graph_file import GraphFile
         from rlprof.overlap.optimize.log import DecisionLog
         from rlprof.overlap.optimize.result import document
-        from rlprof.overlap.optimize.store import Store
 
         args = self.args
         with self.report.step("optimise") as found:
@@ -360,16 +379,18 @@ class Run(Turns):
                 budget_s=budget_s,
                 memory_bytes=self.here.free_bytes if self.memory else None,
             )
-            log = DecisionLog(
-                args.out / f"decisions{args.name}.jsonl", listen=lambda t: print(f"   {t[:300]}", flush=True)
-            )
-            store = Store(self.measurements)
-            result = optimize(self.here.workload, options, log=log, store=store)
+            decisions = args.out / f"decisions{args.name}.jsonl"
+            earlier = read_entries(decisions)
+            log = DecisionLog(decisions, listen=lambda t: print(f"   {t[:300]}", flush=True))
+            log_session(self.store, log)
+            result = optimize(self.here.workload, options, log=log, store=self.store)
             if result.steps and not result.stopped:
-                result = self.in_turn(result, options, log, store)
+                result = self.in_turn(result, options, log, self.store)
             self.seen.take(0)  # records of the iterations that were trained here are of no further use
             made = document(
-                result, log.entries, {"config": self.config.to_dict(), "options": options.to_dict()}
+                result,
+                each_once([*earlier, *log.entries]),
+                {"config": self.config.to_dict(), "options": options.to_dict()},
             )
             # timelines are the largest part: whole only in the file of their own
             self.report.document["optimisation"] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,12 @@ class BatchFit:
     sizes : tuple of int
         Batch sizes that were measured, ascending.
     medians_s, residuals_s : tuple of float
-        Median duration at each size, and what it is above the line, in seconds.
+        Median duration at each size, and what it is above the line, in seconds. A line through two sizes
+        leaves none.
+    residual_frac : float
+        Median of |duration - line| as a share of the line, over all single durations.
+    observations : int
+        How many durations.
     """
 
     fixed_s: float
@@ -32,6 +38,8 @@ class BatchFit:
     sizes: tuple[int, ...]
     medians_s: tuple[float, ...]
     residuals_s: tuple[float, ...]
+    residual_frac: float = 0.0
+    observations: int = 0
 
     def at(self, batch: float) -> float:
         """Seconds on the line."""
@@ -41,6 +49,24 @@ class BatchFit:
     def worst_residual_frac(self) -> float:
         """Largest residual as a share of its median."""
         return max(abs(r) / m if m else 0.0 for r, m in zip(self.residuals_s, self.medians_s, strict=True))
+
+
+class Estimated(NamedTuple):
+    """Duration of a node on a part of its batch.
+
+    Parameters
+    ----------
+    time_s : float
+        Seconds.
+    guess : bool
+        In proportion to the batch: nothing but one size was measured.
+    basis : str
+        What it rests on, for people.
+    """
+
+    time_s: float
+    guess: bool
+    basis: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,13 +109,44 @@ class BatchTimes:
         elif fixed < 0:
             slope, fixed = float((sizes * medians).sum() / (sizes**2).sum()), 0.0
         left = medians - (fixed + slope * sizes)
+        shares = [
+            abs(time - line) / line
+            for size in known
+            if (line := fixed + slope * size) > 0
+            for time in self.observed[node, size]
+        ]
         return BatchFit(
             float(fixed),
             float(slope),
             tuple(known),
             tuple(map(float, medians)),
             tuple(map(float, left)),
+            float(np.median(shares)) if shares else 0.0,
+            sum(len(self.observed[node, size]) for size in known),
         )
+
+    def at(self, node: str, size: float) -> Estimated | None:
+        """Duration of a node on so many samples; None if it was never measured.
+
+        Returns
+        -------
+        Estimated or None
+            The median if that size was measured, a point of the line if two others were, otherwise the
+            largest one in proportion.
+        """
+        known = self.medians_s(node)
+        if not known:
+            return None
+        found = self.fit(node)
+        if isinstance(found, BatchFit):
+            sizes = f"{len(found.sizes)} sizes, residual {found.residual_frac:.1%}"
+            if size in known:
+                return Estimated(known[int(size)], False, f"measured, as one of {sizes}")
+            return Estimated(found.at(size), False, f"estimated from {sizes}")
+        full = max(known)
+        if size == full:
+            return Estimated(known[full], False, "measured")
+        return Estimated(known[full] * size / full, True)
 
     def share(self, node: str, share: float) -> tuple[float, bool] | None:
         """Duration of a node on a share of its largest batch.
@@ -101,13 +158,5 @@ class BatchTimes:
             measured, a point of the line if two sizes were. None if the node was never measured.
         """
         known = self.medians_s(node)
-        if not known:
-            return None
-        full = max(known)
-        size = full * share
-        if size in known:
-            return known[int(size)], False
-        found = self.fit(node)
-        if isinstance(found, BatchFit):
-            return found.at(size), False
-        return known[full] * share, True
+        found = self.at(node, max(known) * share) if known else None
+        return None if found is None else (found.time_s, found.guess)

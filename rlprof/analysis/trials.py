@@ -130,6 +130,9 @@ class PairedComparison:
         Times of reference and candidate in seconds, in the order taken.
     reason : str
         Why it ended there.
+    doubts : tuple of str
+        What the machine's state beside the trials puts in doubt, as of
+        `rlprof.analysis.machine_state.doubts`; none: nothing, or nobody looked.
     """
 
     decision: Decision
@@ -142,6 +145,7 @@ class PairedComparison:
     candidate: Spread
     pairs: tuple[Pair, ...]
     reason: str = ""
+    doubts: tuple[str, ...] = ()
 
     @property
     def settled(self) -> bool:
@@ -156,6 +160,7 @@ class PairedComparison:
     def to_dict(self) -> dict[str, Any]:
         """Return it as a JSON document; infinite ends are null."""
         document = asdict(self) | {"gain_frac": self.gain_frac, "pairs": [list(p) for p in self.pairs]}
+        document["doubts"] = list(self.doubts)
         for end in ("low_s", "high_s"):
             if not math.isfinite(document[end]):
                 document[end] = None

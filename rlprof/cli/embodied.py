@@ -118,6 +118,10 @@ def options(
         Train | None, typer.Option(help="What is trained.", show_default="of the preset")
     ] = None,
     workers: Annotated[int | None, _number("Processes of the simulator; 0: in this one.", 0)] = None,
+    phases: Annotated[
+        bool | None,
+        typer.Option("--phases", help="Physics, reward and rendering of a chunk are nodes of their own."),
+    ] = None,
     cameras: Annotated[int | None, _number("Cameras.", 0)] = None,
     image: Annotated[int | None, typer.Option(metavar="PIXELS", min=1, help="Size of images.")] = None,
     reward: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
+from rlprof.cli.optimize_report import report
 
 app = typer.Typer(help="Find overlap in a training workload and measure what it gains.", no_args_is_help=True)
 
@@ -15,6 +16,9 @@ app = typer.Typer(help="Find overlap in a training workload and measure what it 
 @app.callback()
 def _root() -> None:
     """Find overlap in a training workload and measure what it gains."""
+
+
+app.command()(report)
 
 
 @app.command()
@@ -63,12 +67,11 @@ def embodied(
     _refuse(given, resume=resume, force=force)
     from rlprof.cli.console import say, write
     from rlprof.errors import UsageError
-    from rlprof.workloads.embodied.levers import wanted_levers
+    from rlprof.workloads.embodied.levers import chosen_values, wanted_levers
     from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
-    config = given.config()
-    if not config.workers and "workers" not in given.values:
-        config = given.config(workers=1)  # a simulator in its own process
+    chosen = chosen_values(given.config(), given.values)
+    config = given.config(**chosen)
     if activity not in ("auto", "program", "host", "off"):
         raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
     if spares and spares >= config.rollout_epochs:
@@ -97,6 +100,7 @@ def embodied(
         pairs=pairs,
         local_pairs=local_pairs,
         levers=wanted_levers(levers, given.values),
+        chosen=chosen,
     )
     rules = {"--pairs": request.options.validation, "--local-pairs": request.options.local}
     for option, rule in rules.items():

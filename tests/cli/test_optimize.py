@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlprof.cli.optimize import seconds
 from rlprof.errors import UsageError
+from rlprof.overlap.optimize.graph_file import GraphFile
+from tests.cli.conftest import Cli
 from tests.conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -48,13 +55,15 @@ def test_what_is_no_time(text: str) -> None:
         (["--local-pairs", "4"], "--local-pairs: 4 pairs cannot give a clear difference"),
     ],
 )
-def test_options_that_cannot_be_used_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:
+def test_options_that_cannot_be_used_are_one_line(
+    cli: Cli, tmp_path: Path, arguments: list[str], says: str
+) -> None:
     result = cli("optimize", "embodied", "--preset", "exact", *arguments, "--out", tmp_path / "out")
     assert result.code == 2
     assert says in result.err.strip().splitlines()[-1]
 
 
-def test_the_documented_options_are_those_of_the_command(cli, monkeypatch) -> None:
+def test_the_documented_options_are_those_of_the_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
     listed = set(re.findall(r"--[a-z][a-z-]+", cli("optimize", "embodied", "--help").out)) - {"--help"}
@@ -64,3 +73,116 @@ def test_the_documented_options_are_those_of_the_command(cli, monkeypatch) -> No
     assert None not in sections
     documented = "".join(s[0] for s in sections if s is not None)
     assert set(re.findall(r"--[a-z][a-z-]+", documented)) == listed
+
+
+#: A training of 0.1 s an iteration, as options.
+SMALL = [
+    *("--preset", "exact", "--envs", "4", "--chunks", "2", "--episode-steps", "10", "--update-epochs", "1"),
+    *("--global-batch", "16", "--micro-batch", "8", "--denoise-steps", "2"),
+]
+
+
+def optimised(cli: Cli, out: Path, *further: str) -> Path:
+    """Optimise within no time; the file of the graph."""
+    command = ["optimize", "embodied", *SMALL, *further, "--activity", "off", "--budget", "0.001"]
+    result = cli(*command, "--out", out)
+    assert result.code == 0, result.err
+    return out / "graph.json"
+
+
+@pytest.fixture
+def selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is measured, epochs side by side are selected: what needs the spare simulator."""
+    from rlprof.analysis.batch_time import BatchTimes
+    from rlprof.overlap.errors import OverlapError
+    from rlprof.overlap.optimize import derive
+    from rlprof.overlap.optimize.outcome import Optimization
+    from tests.workloads.embodied.test_optimize import TEMPORAL, WHOLE
+
+    def given(workload: Any, *_: Any, **__: Any) -> Optimization:
+        native = workload.native
+        try:
+            graph, steps = derive(native, TEMPORAL), TEMPORAL
+        except OverlapError:  # there is no spare simulator
+            graph, steps = derive(native, WHOLE), WHOLE
+        return Optimization(
+            native=native, graph=graph, steps=steps, rounds=(), iterations=(),
+            ended="the graph is given", stopped=False, batch_times=BatchTimes(),
+        )  # fmt: skip
+
+    monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.optimize", given)
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """This process, and what it starts, has one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def by_graph(cli: Cli, graph: Path, out: Path, *further: str) -> Any:
+    return cli("run", "embodied", *SMALL, *further, "--graph", graph, "--iterations", "3", "--out", out)
+
+
+@pytest.mark.usefixtures("selected")
+@pytest.mark.parametrize(
+    "further",
+    [
+        ["--levers", "none"],
+        ["--levers", "workers=2"],
+        pytest.param(["--levers", "groups,in-turn"], marks=pytest.mark.slow),
+        pytest.param([], marks=pytest.mark.slow),
+        pytest.param(["--workers", "2"], marks=pytest.mark.slow),
+        pytest.param(["--workers", "0", "--spares", "0", "--levers", "none"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_a_run_by_a_graph_takes_the_options_it_was_optimised_with(
+    cli: Cli, tmp_path: Path, further: list[str]
+) -> None:
+    graph = optimised(cli, tmp_path / "found", *further)
+    given = further[:2] if further[:1] == ["--workers"] else []
+    result = by_graph(cli, graph, tmp_path / "run", *given)
+    assert result.code == 0, result.err
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["graph"] for row in rows] == [False, False, True]
+
+
+@pytest.mark.usefixtures("selected", "one_core")
+def test_so_it_does_on_one_core(cli: Cli, tmp_path: Path) -> None:
+    graph = optimised(cli, tmp_path / "found")
+    assert "workers" not in GraphFile.read(graph).facts["levers"]  # there is no other number to try
+    result = by_graph(cli, graph, tmp_path / "run")
+    assert result.code == 0, result.err
+
+
+def test_so_it_does_where_the_search_was_interrupted(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlprof.overlap.optimize.algorithm._Run._profile", interrupted)
+    graph = optimised(cli, tmp_path / "found", "--levers", "none")
+    result = by_graph(cli, graph, tmp_path / "run")
+    assert result.code == 0, result.err
+
+
+@pytest.mark.usefixtures("selected")
+def test_who_says_otherwise_is_heard_or_told_at_once_what_does_not_fit(cli: Cli, tmp_path: Path) -> None:
+    graph, out = optimised(cli, tmp_path / "found", "--levers", "none"), tmp_path / "run"
+    for further, says in {
+        ("--workers", "0"): r"workers 1, not 0\. Next: run with .*--workers 1",
+        ("--preset", "tiny"): r"preset exact, not tiny\. Next: run with .*--preset exact",
+        ("--chunks", "4", "--episode-steps", "20"): r"chunks 2, not 4\. Next: run with .*--chunks 2",
+        ("--rollout-process",): "a rollout process cannot be told apart",
+    }.items():
+        result = by_graph(cli, graph, out, *further)
+        assert result.code == 2
+        assert re.search(says, result.err.strip().splitlines()[-1]), result.err
+        assert not out.exists()
+    result = by_graph(cli, graph, out, "--workers", "2")
+    assert result.code == 0, result.err
+    assert json.loads((out / "config.json").read_text())["workers"] == 2

@@ -10,9 +10,9 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
@@ -21,11 +21,13 @@ from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import SEARCH
 from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.search import Candidate, Found, Known, search
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.optimize.trials import Estimates, Seen, watch
 from rlprof.overlap.optimize.windows import Window, ranked, targets
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
 from rlprof.taskgraph.errors import RestoreError
@@ -93,7 +95,8 @@ class _Run:
         self.steps: tuple[Step, ...] = ()
         self.rounds: list[Round] = []
         self.iterations: list[tuple[str, Measurement]] = []
-        self.times = BatchTimes()
+        self.known = Estimates()
+        self.machine = getattr(workload, "machine", None)
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
         self._derived: dict[str, Known] = {}
@@ -124,7 +127,7 @@ class _Run:
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
         except RestoreError as error:
-            if not _interrupted(error):
+            if not interrupted(error):
                 raise
             ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
         self.log.add(
@@ -138,7 +141,8 @@ class _Run:
             iterations=tuple(self.iterations),
             ended=ended,
             stopped=stopped,
-            batch_times=self.times,
+            batch_times=self.known.times,
+            together=self.known.together,
             total=total or self._only_round(),
             intact=intact,
         )
@@ -189,8 +193,7 @@ class _Run:
             profile = self.workload.profile(self.graph)
             self._trained(self.graph.hash, profile.measurement)
             self.store.put(key, "profile", profile.to_dict())
-        for node, batch, duration_s in profile.alone:
-            self.times = self.times.with_observation(node, batch, duration_s)
+        self.known = self.known.having(Seen(profile.alone))
         return profile
 
     def _rank(self, number: int, profile: Profile) -> tuple[Window, ...]:
@@ -217,7 +220,7 @@ class _Run:
             self.graph,
             window.node,
             {w.node: w.mean_s for w in profile.windows},
-            estimate=self.times.share,
+            estimate=self.known.of(self.graph),
             groups=self.options.groups,
             check=self._memory,
             known=self._derived.setdefault(self.graph.hash, {}),
@@ -263,6 +266,7 @@ class _Run:
                 "delta_s": c.delta_s,
                 "partner_s": c.partner_s,
                 "guess": c.guess,
+                "basis": c.basis,
                 "graph": c.graph.hash,
                 "kept": c in kept,
                 "tried": c.steps in tried,
@@ -283,23 +287,32 @@ class _Run:
         results: list[PairedComparison | None] = []
         if all(k is not None for k in known):
             for candidate, document in zip(kept, known, strict=True):
-                results.append(compared(document or {}, self.options.local))
-                self._log_compared(number, window, work, candidate, results[-1], reused=True)
+                results.append(self._again(document or {}))
+                self._log_compared(
+                    number, window, work, candidate, results[-1], Sides.of(document or {}), True
+                )
             return results
         self._check_budget()
         try:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
                 for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
                     if document is not None:
-                        results.append(compared(document, self.options.local))
-                        self._log_compared(number, window, work, candidate, results[-1], reused=True)
+                        results.append(self._again(document))
+                        self._log_compared(
+                            number, window, work, candidate, results[-1], Sides.of(document), True
+                        )
                         continue
                     self._check_budget()
-                    result = self._measure(number, window, candidate, trials[0], trial)
+                    sides = Sides(self.machine)
+                    result = self._measure(number, window, candidate, trials[0], trial, sides)
                     results.append(result)
                     if result is not None:
-                        self._keep(key, "local", result, self.options.local)
-                        self._log_compared(number, window, work, candidate, result)
+                        both = [(self.graph, trials[0]), (candidate.graph, trial)]
+                        seen = watch(self.known, both, self.store.tried)
+                        self.known = self.known.having(seen)
+                        told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
+                        self._keep(key, "local", result, self.options.local, told)
+                        self._log_compared(number, window, work, candidate, result, sides)
         except RestoreError:
             raise
         except RlprofError as error:
@@ -310,8 +323,13 @@ class _Run:
                 )
         return [*results, *[None] * (len(kept) - len(results))]
 
+    def _again(self, document: dict[str, Any]) -> PairedComparison:
+        """Take a local comparison, and what its trials told, from the store."""
+        self.known = self.known.having(Seen.from_dict(document.get("seen", {})))
+        return compared(document, self.options.local)
+
     def _measure(
-        self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial
+        self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial, sides: Sides
     ) -> PairedComparison | None:
         rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
 
@@ -326,9 +344,8 @@ class _Run:
                     self._warm = reference
                     run(reference)
                 run(trial)
-            return measure_paired(
-                lambda: run(reference), lambda: run(trial), rule, clock=self.clock, watch=self.log.measuring
-            )
+            watched = sides.reference(lambda: run(reference)), sides.candidate(lambda: run(trial))
+            return sides.judged(measure_paired(*watched, rule, clock=self.clock, watch=self.log.measuring))
         except RestoreError:
             raise
         except Exception as error:
@@ -345,7 +362,7 @@ class _Run:
         work: Comparison,
         candidate: Candidate,
         result: PairedComparison | None,
-        *,
+        sides: Sides,
         reused: bool = False,
     ) -> None:
         if result is None:
@@ -361,6 +378,7 @@ class _Run:
             result=result.to_dict(),
             outcome=outcome,
             reused=reused,
+            machine=sides.summary(),
         )
 
     # combination and validation ----------------------------------------------------------------------------
@@ -423,20 +441,20 @@ class _Run:
             self._trained((which or self.native).hash, measured)
             return measured.time_s
 
-        result = measure_paired(
-            lambda: run(present), lambda: run(graph), left, clock=self.clock, watch=self.log.measuring
-        )
-        self._keep(key, "complete", result, rule)
+        sides = Sides(self.machine)
+        watched = sides.reference(lambda: run(present)), sides.candidate(lambda: run(graph))
+        result = sides.judged(measure_paired(*watched, left, clock=self.clock, watch=self.log.measuring))
+        self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
 
     def _trained(self, graph: str, measured: Measurement) -> None:
         self.iterations.append((graph, measured))
         self.store.train(graph, measured)
 
-    def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule) -> None:
+    def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
         if result.settled or len(result.pairs) >= rule.most_pairs:
-            self.store.put(key, kind, result.to_dict())
+            self.store.put(key, kind, {**result.to_dict(), **told})
 
     # budget ------------------------------------------------------------------------------------------------
 
@@ -450,14 +468,3 @@ class _Run:
     def _check_budget(self) -> None:
         if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
             raise _Spent
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of an interrupt."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        seen.add(id(error))
-        error = error.__context__
-    return False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from rlprof.analysis.machine_state import MachineState, doubts
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
 from rlprof.overlap.optimize.cost import LEVERS, NOTHING, Cost, Trained
@@ -282,14 +283,20 @@ class _Run:
         return lever.refused()
 
     def measured(self, lever: Lever, before: Value, value: Value) -> PairedComparison:
-        def run(which: Value) -> float:
+        states: tuple[list[MachineState], list[MachineState]] = ([], [])
+
+        def run(which: Value, side: int) -> float:
             lever.use(which)
-            return self.trained().time_s
+            found = self.trained()
+            if known := found.facts.get("machine"):
+                states[side].append(MachineState.from_dict(known))
+            return found.time_s
 
         rule = replace(self.rule, budget_s=self.left_s)
-        return measure_paired(
-            lambda: run(before), lambda: run(value), rule, clock=self.clock, watch=self.log.measuring
+        result = measure_paired(
+            lambda: run(before, 0), lambda: run(value, 1), rule, clock=self.clock, watch=self.log.measuring
         )
+        return replace(result, doubts=doubts(*states))
 
 
 def _why(result: PairedComparison, *, reused: bool, kept: bool = False) -> str:

@@ -91,7 +91,12 @@ def text(entries: Iterable[Mapping[str, Any]]) -> str:
 def lines(entry: Mapping[str, Any]) -> list[str]:
     """One entry for people; of paths their last part, of calls what tells them apart."""
     made = _WORDS.get(entry["what"])
-    return [str(dict(entry))] if made is None else [_PATH.sub(_name, line) for line in made(entry)]
+    return [str(dict(entry))] if made is None else [shortened(line) for line in made(entry)]
+
+
+def shortened(line: str) -> str:
+    """A line with the last part of each path in it, of calls what tells them apart."""
+    return _PATH.sub(_name, line)
 
 
 def _name(found: re.Match[str]) -> str:
@@ -135,7 +140,8 @@ def _candidates(e: Mapping[str, Any]) -> list[str]:
         kept = "tried" if c["kept"] else "not tried, others come first"
         if c.get("tried"):
             kept = "tried for another window"
-        guess = " (a guess)" if c["guess"] else ""
+        basis = "a guess" if c["guess"] else c.get("basis")
+        guess = f" ({basis})" if basis else ""
         found.append(
             f"  {c['steps']}: {c['partner']} beside it, difference {_seconds(c['delta_s'])}{guess}; {kept}"
         )
@@ -155,12 +161,18 @@ def _times(c: Mapping[str, Any]) -> str:
     return f"medians {before} -> {after}; gain pair by pair {c['gain_frac']:+.1%} ({len(c['pairs'])} pairs)"
 
 
+def _doubts(c: Mapping[str, Any]) -> list[str]:
+    """What the machine's state puts in doubt."""
+    return [f"    doubtful: {said}" for said in c.get("doubts", ())]
+
+
 def _compared(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     return [
         f"  {e['steps']}: on {e['comparison']}, {_times(c)}: {c['decision']}, {c['reason']}{again};"
-        f" {e['outcome']}"
+        f" {e['outcome']}",
+        *_doubts(c),
     ]
 
 
@@ -181,7 +193,7 @@ def _validated(e: Mapping[str, Any]) -> list[str]:
     c = e["result"]
     again = " (measured before)" if e.get("reused") else ""
     which = "in all" if e["round"] is None else f"round {e['round']}"
-    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}"]
+    return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}", *_doubts(c)]
 
 
 def _ended(e: Mapping[str, Any]) -> list[str]:
@@ -201,7 +213,57 @@ def _lever(e: Mapping[str, Any]) -> list[str]:
     what += f", {setting(e['before'])} -> {setting(e['value'])}"
     if c is None:
         return [f"{what}: {e['outcome']}, {e['reason']}"]
-    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}"]
+    return [f"{what}: complete iterations, {_times(c)}, {e['reason']}: {e['outcome']}", *_doubts(c)]
+
+
+def _quota_pair(e: Mapping[str, Any]) -> list[str]:
+    pair, again = e["pair"], " (measured before)" if e.get("reused") else ""
+    if "unavailable" in pair:
+        return [f"quotas: q0, all SMs, is kept: {pair['unavailable']}{again}"]
+    return [
+        f"quotas: {pair['earlier']} is ready {_seconds(pair['slack_s'])} before {pair['later']} (after"
+        f" {_seconds(pair['earlier_ready_s'])} and {_seconds(pair['later_ready_s'])}), {pair['occurrences']}"
+        f" times an iteration{again}",
+        *(f"  not taken: {other}" for other in pair["others"]),
+    ]
+
+
+def _quota_level(e: Mapping[str, Any]) -> list[str]:
+    what = f"level {e['k']}, {e['amount']} SMs ({e['setting']} %), {e['phase']}"
+    again = " (measured before)" if e.get("reused") else ""
+    if e["time_s"] is None:
+        return [f"{what}: not measured, {e['unavailable']}"]
+    if e.get("comparison") is None:
+        return [f"{what}: {_seconds(e['time_s'])} on {e['comparison_of']}, {e['runs']} runs{again}"]
+    return [f"{what}: {_seconds(e['time_s'])}; beside q0 in pairs, {_times(e['comparison'])}{again}"]
+
+
+def _quota_found(e: Mapping[str, Any]) -> list[str]:
+    level = e["level"]
+    return [
+        f"quotas: {e['trials']} of {e['levels']} levels measured, the least time is under"
+        f" {level['amount']} SMs ({level['setting']} %): {e['reason']}"
+    ]
+
+
+def _quota_validated(e: Mapping[str, Any]) -> list[str]:
+    again = " (measured before)" if e.get("reused") else ""
+    if e["result"] is None:
+        return [f"quotas: {e['reason']}: {e['outcome']}"]
+    times = f"complete iterations, {_times(e['result'])}"
+    return [f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"]
+
+
+def _quota_ended(e: Mapping[str, Any]) -> list[str]:
+    kept = ", ".join(f"{name} {percent} %" for name, percent in e["quotas"].items()) or "none, q0 is kept"
+    cost = e["cost"]
+    if cost is None:
+        return [f"quotas: {kept}: {e['reason']}"]
+    return [
+        f"quotas: {kept}: {e['reason']}; {_seconds(cost['total_s'])} for that, apart,"
+        f" {_seconds(cost['retained_training_s'])} of it training that counts ({cost['iterations']}"
+        f" iterations), {cost['trials']} local trials"
+    ]
 
 
 def setting(value: bool | int | str | None) -> str:
@@ -220,4 +282,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "lever": _lever,
     "session": _session,
     "ended": _ended,
+    "quota pair": _quota_pair,
+    "quota level": _quota_level,
+    "quota found": _quota_found,
+    "quota validated": _quota_validated,
+    "quotas": _quota_ended,
 }

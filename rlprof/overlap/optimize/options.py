@@ -103,4 +103,5 @@ def compared(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
     """Make a comparison of its JSON document, by a rule that may be another than it was measured by."""
     pairs = [(float(a), float(b)) for a, b in document["pairs"]]
     found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
-    return replace(found, reason=str(document.get("reason", "")))
+    doubts = tuple(map(str, document.get("doubts", ())))
+    return replace(found, reason=str(document.get("reason", "")), doubts=doubts)

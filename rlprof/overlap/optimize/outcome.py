@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rlprof.analysis.batch_time import BatchTimes
+from rlprof.analysis.interference import Ran
 from rlprof.analysis.trials import PairedComparison
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.optimize.cost import LEVERS, NOTHING, SEARCH, Cost, Trained
@@ -64,6 +65,8 @@ class Optimization:
         Complete iterations, natively and by the graph; None: nothing was accepted, or it was not measured.
     intact : bool
         The program is as training left it; otherwise go on from a checkpoint.
+    together : tuple of tuple of Ran
+        Runs of trials in which calls overlapped, for factors of interference.
     levers : tuple of Row
         Settings that were tried alone; both sides of `total` have those that were kept, unless one is kept
         for what overlaps alone.
@@ -84,6 +87,7 @@ class Optimization:
     total: PairedComparison | None = None
     intact: bool = True
     levers: tuple[Row, ...] = ()
+    together: tuple[tuple[Ran, ...], ...] = ()
     cost: Cost = NOTHING
     trained: tuple[Trained, ...] = ()
 

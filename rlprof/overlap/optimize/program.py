@@ -14,12 +14,15 @@ from rlprof.overlap.execute import Executor, Watcher
 from rlprof.overlap.lower import component_worker
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity
 from rlprof.overlap.optimize.comparison import Comparison, before, restrict
+from rlprof.overlap.optimize.machine import Machine
+from rlprof.overlap.optimize.over_time import kept
+from rlprof.overlap.optimize.trials import Spans, alone
 from rlprof.overlap.optimize.windows import CallTime, rank
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
 from rlprof.overlap.program import Program, entries
 from rlprof.overlap.recording import Recording
 from rlprof.overlap.replay import cut_output
-from rlprof.taskgraph import RunRecord, TaskGraph
+from rlprof.taskgraph import RunRecord, SerialBackend, TaskGraph
 from rlprof.taskgraph.trial import Restorable, restored
 
 #: Arguments of the region.
@@ -54,6 +57,8 @@ class ProgramWorkload:
         Estimates of memory.
     watch : callable, optional
         Makes what sees the calls of a complete iteration by a graph.
+    machine : Machine, optional
+        Looked at beside every iteration (its facts) and, by the optimiser, beside every trial.
     meter : callable, optional
         Makes what measures the memory of calls, in a further iteration in which nothing overlaps.
     """
@@ -73,6 +78,7 @@ class ProgramWorkload:
         call_bytes: Callable[[], Mapping[str, float] | None] = lambda: None,
         watch: Callable[[CallGraph], Watcher] | None = None,
         meter: Callable[[CallGraph], Watcher] | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.program, self.recording, self._train = program, recording, train
         self.native = program.graph(recording)
@@ -81,6 +87,7 @@ class ProgramWorkload:
         self.activity = activity or NoActivity("nobody samples")
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
         self._watch, self._meter = watch, meter
+        self.machine = machine
         self._replacements: dict[str, Any] = {}
         self._streams: dict[str, int] = {}
         #: Task graph and record of the latest iteration by a graph.
@@ -96,10 +103,13 @@ class ProgramWorkload:
         self.place(graph)
         facts = dict(self._facts())
         self._synchronise()
+        look = None if self.machine is None else self.machine.look()
         start_ns = time.monotonic_ns()
         self._train()
         self._synchronise()
         end_ns = time.monotonic_ns()
+        if self.machine is not None and look is not None:
+            facts["machine"] = self.machine.since(look).to_dict()
         record: RunRecord | None = None
         if graph is not None:
             ran = self._replacements[graph.hash]
@@ -108,7 +118,9 @@ class ProgramWorkload:
         found = self.activity.between(start_ns, end_ns)
         tasks = () if graph is None or record is None else _tasks(graph, record, start_ns)
         mean = None if found is None else found.mean(start_ns, end_ns)
-        return Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts), record, start_ns, end_ns
+        over = kept(found, start_ns, end_ns, self.native.region, tasks)
+        measured = Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts, over)
+        return measured, record, start_ns, end_ns
 
     def set_stream_priorities(self, priorities: Mapping[str, int]) -> None:
         """Priorities of CUDA streams by component, for all that runs from now on."""
@@ -153,8 +165,8 @@ class ProgramWorkload:
         found = self.activity.between(start_ns, end_ns)
         times = [CallTime(run.task, run.start_ns, run.end_ns) for run in record.tasks]
         source = found.source if found is not None else getattr(self.activity, "reason", "none was sampled")
-        alone = _alone(graph, times) if len(graph.streams) == 1 else ()
-        return Profile(rank(graph, times, found), measured, source, alone)
+        lonely = alone(graph, _spans(record)) if len(graph.streams) == 1 else ()
+        return Profile(rank(graph, times, found), measured, source, lonely)
 
     # trials ------------------------------------------------------------------------------------------------
 
@@ -271,6 +283,22 @@ class _Trial:
         self._synchronise()
         return taken
 
+    def spans(self) -> Spans:
+        """Start and end of the calls of the latest run, in seconds."""
+        return {} if self.record is None else _spans(self.record)
+
+    def serially(self) -> None:
+        """Run once, one call after the other. State is as before afterwards."""
+        with restored(self._states):
+            self._synchronise()
+            _, self.record = self._executor.run(self._external, backend=SerialBackend)
+            self._synchronise()
+        self._synchronise()
+
+
+def _spans(record: RunRecord) -> dict[str, tuple[float, float]]:
+    return {run.task: (run.start_ns / 1e9, run.end_ns / 1e9) for run in record.tasks}
+
 
 def _returning(graph: CallGraph, wanted: set[str]) -> CallGraph:
     """The graph with the outputs of some calls, sorted, as its result."""
@@ -293,14 +321,4 @@ def _tasks(
         lane = component_worker(graph, call) or "no component"
         span = (run.start_ns - start_ns) / 1e9, (run.end_ns - start_ns) / 1e9
         found.append((call.id, call.node, lane, *span))
-    return tuple(found)
-
-
-def _alone(graph: CallGraph, times: Sequence[CallTime]) -> tuple[tuple[str, int, float], ...]:
-    found = []
-    for time_ in times:
-        call = graph.by_id[time_.call]
-        size = call.batch_size if call.samples is None else len(call.samples)
-        if size is not None:
-            found.append((call.node, size, (time_.end_ns - time_.start_ns) / 1e9))
     return tuple(found)

@@ -9,6 +9,7 @@ from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.optimize.log import Entry
 from rlprof.overlap.optimize.outcome import Optimization
+from rlprof.overlap.optimize.over_time import courses
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 
@@ -53,6 +54,7 @@ def document(
             "before": _activity(found, found.native.hash),
             "after": None if after is None else _activity(found, found.graph.hash),
         },
+        "over_time": courses(found),
         "timelines": {"before": _tasks(before), "after": _tasks(after)},
         "iterations": [
             {
@@ -111,12 +113,15 @@ def _batch_times(found: Optimization) -> list[dict[str, Any]]:
             "fixed_s": None,
             "per_sample_s": None,
             "worst_residual_frac": None,
+            "residual_frac": None,
+            "observations": sum(len(t) for (n, _), t in found.batch_times.observed.items() if n == node),
         }
         if isinstance(fit, BatchFit):
             row |= {
                 "fixed_s": fit.fixed_s,
                 "per_sample_s": fit.per_sample_s,
                 "worst_residual_frac": fit.worst_residual_frac,
+                "residual_frac": fit.residual_frac,
             }
         rows.append(row)
     return rows
@@ -125,24 +130,34 @@ def _batch_times(found: Optimization) -> list[dict[str, Any]]:
 def _interference(
     found: Optimization, before: Measurement | None, after: Measurement | None
 ) -> dict[str, Any]:
-    if before is None or after is None:
-        return {"reason": "no overlapping iteration was recorded", "factors": []}
     sizes = {c.id: c.batch_size or 0 for c in found.native.calls}
     parts = {c.id: len(c.samples) if c.samples is not None else c.batch_size or 0 for c in found.graph.calls}
-    alone = [Ran(node, sizes.get(call, 0), s, e) for call, node, _, s, e in before.tasks]
-    known = {(node, size) for node, size in ((r.node, r.size) for r in alone)}
+    natively = () if before is None else before.tasks
+    alone = [Ran(node, sizes.get(call, 0), s, e) for call, node, _, s, e in natively]
     for (node, size), times in found.batch_times.observed.items():
-        if (node, size) not in known:
-            alone += [Ran(node, size, 0.0, t) for t in times]
-    beside = [Ran(node, parts.get(call, 0), s, e) for call, node, _, s, e in after.tasks]
-    result = interference(alone, [beside])
+        alone += [Ran(node, size, 0.0, t) for t in times]
+    beside = () if after is None else after.tasks
+    runs = [tuple(Ran(node, parts.get(call, 0), s, e) for call, node, _, s, e in beside)] if beside else []
+    if not runs and not found.together:
+        return {"reason": "nothing that overlaps was measured", "factors": []}
+    result = interference(alone, [*runs, *found.together])
     if not isinstance(result, Interference):
         return {"reason": result.reason, "factors": []}
     return {
         "reason": None,
         "factors": [
-            {"node": node, "beside": other, "factor": factor, "calls": result.calls[node, other]}
-            for (node, other), factor in sorted(result.factors.items())
+            {
+                "node": one.node,
+                "beside": ", ".join(one.beside),  # several that cannot be told apart
+                "factor": one.factor,
+                "error_frac": one.error_frac,
+                "calls": one.calls,
+            }
+            for one in result.found
         ],
         "residual_frac": dict(sorted(result.residual_frac.items())),
+        "untold": [
+            {"node": node, "beside": other, "reason": why.reason}
+            for (node, other), why in sorted(result.untold.items())
+        ],
     }

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
+from rlprof.analysis.batch_time import Estimated
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize.refusals import why_ordered
 from rlprof.overlap.optimize.steps import Step, derive, step
-from rlprof.overlap.transforms.common import GroupKey, beside, group_key
+from rlprof.overlap.transforms.common import GroupKey, Reach, beside, group_key
 
-#: Estimates the duration of a node with a share of its batch: seconds, and whether that is a guess.
-Estimate = Callable[[str, float], "tuple[float, bool] | None"]
+#: Estimates the duration of a node with a share of its batch: seconds, whether that is a guess, its basis.
+Estimate = Callable[[str, float], "Estimated | tuple[float, bool] | None"]
 
 #: What steps make of a graph; a text: why they are refused.
 Known = dict[tuple[Step, ...], "CallGraph | str"]
@@ -42,6 +44,8 @@ class Candidate:
         That was not measured at this batch size.
     order : int
         Place in the search.
+    basis : str
+        What That rests on, if it is of a part of a batch and no guess.
     """
 
     target: str
@@ -52,6 +56,7 @@ class Candidate:
     partner_s: float | None
     guess: bool
     order: int
+    basis: str = ""
 
     @property
     def name(self) -> str:
@@ -185,6 +190,7 @@ class _Search:
         self.refused: list[Refused] = []
         self.seen: set[tuple[Step, ...]] = set()
         self.own = _workers(graph, target)
+        self._reach: dict[str, Reach] = {}
 
     def run(self) -> Found:
         node = self.target
@@ -333,11 +339,11 @@ class _Search:
 
         return min(partners, key=distance)
 
-    def _that(self, node: str, groups: int) -> tuple[float, bool] | None:
+    def _that(self, node: str, groups: int) -> Estimated | None:
         if self.estimate is not None and (found := self.estimate(node, 1 / groups)) is not None:
-            return found
+            return Estimated(*found)
         duration = self.durations_s.get(node)
-        return None if duration is None else (duration / groups, groups > 1)
+        return None if duration is None else Estimated(duration / groups, groups > 1)
 
     def _try(self, steps: tuple[Step, ...], partner: str, groups: int) -> None:
         if steps in self.seen:
@@ -369,8 +375,9 @@ class _Search:
                 graph=graph,
                 delta_s=None if window is None or that is None else abs(window - that[0]),
                 partner_s=None if that is None else that[0],
-                guess=that is None or that[1],
+                guess=that is None or that.guess,
                 order=len(self.candidates),
+                basis="" if that is None or that.guess or groups == 1 else that.basis,
             )
         )
 
@@ -379,13 +386,20 @@ class _Search:
         if found not in self.refused:
             self.refused.append(found)
 
+    def _reach_of(self, graph: CallGraph) -> Reach:
+        """What leads to what: only refusals need it, several of one graph."""
+        if graph.hash not in self._reach:
+            self._reach[graph.hash] = Reach(graph)
+        return self._reach[graph.hash]
+
     def _useless(self, graph: CallGraph, partner: str, *, moved: bool) -> str | None:
         mine, theirs = graph.below(self.target), graph.below(partner)
         # calls of another group are in another stream already: what a move changes is the order within one
         pairs = _within_groups(mine, theirs) if moved else [(_few(mine), theirs), (mine, theirs)]
-        if all(beside(graph, some, others) is None for some, others in pairs):
-            return f"no call of {partner} may run beside one of {self.target}: dependencies order them all"
-        return None
+        if any(beside(graph, some, others) is not None for some, others in pairs):
+            return None
+        reach = self._reach_of(graph)
+        return f"no call of {partner} may run beside one of {self.target}: {why_ordered(reach, pairs)}"
 
 
 def _within_groups(

@@ -16,6 +16,8 @@ import numpy as np
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.lower import component_worker, lower, priorities
 from rlprof.overlap.optimize.comparison import Comparison, restrict
+from rlprof.overlap.optimize.over_time import kept
+from rlprof.overlap.optimize.trials import Spans, alone
 from rlprof.overlap.optimize.windows import Activity, CallTime, rank
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
 
@@ -184,6 +186,7 @@ class SimulatedWorkload:
     def __post_init__(self) -> None:
         self._known: dict[str, Simulated] = {}
         self._random = np.random.default_rng(self.seed)
+        self._of_calls = np.random.default_rng((self.seed, 1))
 
     def simulated(self, graph: CallGraph) -> Simulated:
         """A run of a graph; made once for each."""
@@ -211,20 +214,16 @@ class SimulatedWorkload:
             )
             for t in found.times
         )
-        return Measurement(self._measured(found.makespan_s), found.activity.mean(0, end_ns), tasks)
+        over = kept(found.activity, 0, end_ns, graph.region, tasks)
+        mean = found.activity.mean(0, end_ns)
+        return Measurement(self._measured(found.makespan_s), mean, tasks, over_time=over)
 
     def profile(self, graph: CallGraph) -> Profile:
         """Simulate one and rank its windows."""
         measured = self.iteration(graph)
         found = self.simulated(graph)
-        alone: tuple[tuple[str, int, float], ...] = ()
-        if len(graph.streams) == 1:
-            alone = tuple(
-                (call.node, call.batch_size, (t.end_ns - t.start_ns) / 1e9)
-                for t in found.times
-                if (call := graph.by_id[t.call]).batch_size is not None
-            )
-        return Profile(rank(graph, found.times, found.activity), measured, "simulated", alone)
+        lonely = alone(graph, _spans(found.times)) if len(graph.streams) == 1 else ()
+        return Profile(rank(graph, found.times, found.activity), measured, "simulated", lonely)
 
     @contextmanager
     def prepared(self, comparison: Comparison, graphs: Sequence[CallGraph]) -> Iterator[list[Trial]]:
@@ -243,7 +242,27 @@ class SimulatedWorkload:
 class _Trial:
     def __init__(self, workload: SimulatedWorkload, graph: CallGraph) -> None:
         self._workload, self._graph = workload, graph
+        self._latest: Spans = {}
 
     def run(self) -> float:
         """Simulate."""
-        return self._workload._measured(self._workload.simulated(self._graph).makespan_s)
+        found = self._workload.simulated(self._graph)
+        self._latest = _spans(found.times)
+        return self._workload._measured(found.makespan_s)
+
+    def spans(self) -> Spans:
+        """Start and end of the calls of the latest run."""
+        return self._latest
+
+    def serially(self) -> None:
+        """Simulate one call after the other."""
+        workload, now, made = self._workload, 0.0, {}
+        for call in _with_durations(self._graph, workload.model).calls:
+            noise = 1 + workload.noise_frac * float(workload._of_calls.standard_normal())
+            start, now = now, now + (call.duration_s or 0.0) * max(noise, 0.0)
+            made[call.id] = (start, now)
+        self._latest = made
+
+
+def _spans(times: Sequence[CallTime]) -> dict[str, tuple[float, float]]:
+    return {t.call: (t.start_ns / 1e9, t.end_ns / 1e9) for t in times}

@@ -123,6 +123,13 @@ class EligiblePair:
         """Return it as a JSON document."""
         return asdict(self) | {"gpu": str(self.gpu), "weight_s": self.weight_s}
 
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> EligiblePair:
+        """Read what `to_dict` wrote; the GPU is a text then."""
+        values = {k: v for k, v in document.items() if k != "weight_s"}
+        values["meetings"] = tuple(Meeting(**meeting) for meeting in values["meetings"])
+        return cls(**values | {"others": tuple(values["others"])})
+
 
 def find_pair(
     graph: TaskGraph,

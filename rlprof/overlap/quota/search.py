@@ -139,22 +139,7 @@ class QuotaSearch:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a JSON document."""
-        rows = []
-        for order, trial in enumerate(self.trials):
-            row: dict[str, Any] = {
-                "order": order,
-                "k": trial.k,
-                "phase": trial.phase,
-                **trial.level.to_dict(),
-            }
-            if isinstance(trial.measurement, Measurement):
-                found = trial.measurement
-                row |= {"time_s": found.time_s, "spread_s": found.spread_s, "runs": found.runs}
-                if hasattr(found.detail, "to_dict"):
-                    row["comparison"] = found.detail.to_dict()
-            else:
-                row |= {"time_s": None, "unavailable": trial.measurement.reason}
-            rows.append(row)
+        rows = [{"order": order, **trial.to_dict()} for order, trial in enumerate(self.trials)]
         return {
             "levels": [level.to_dict() for level in self.levels],
             "start": self.start,
@@ -167,8 +152,8 @@ class QuotaSearch:
         }
 
 
-class _Spent(Exception):
-    """No further trial is to be begun, for a reason."""
+class Spent(Exception):
+    """No further trial is to be begun, for a reason: ends a search with what it has."""
 
 
 def coarse_step(levels: int) -> int:
@@ -215,7 +200,7 @@ def quota_search(
         All levels, weakest first.
     measure : callable
         Measures the same work under a level: seconds or a `Measurement`. `Unavailable` says that there is no
-        time under this level; what it raises ends the search.
+        time under this level; `Spent` ends the search with what it has, whatever else it raises goes through.
     start : int, optional
         k0, from 1 to Q; Q by default.
     spent : callable, optional
@@ -249,12 +234,28 @@ def quota_search(
         anchor = search.coarse(k0, rho)
         search.fine(anchor)
         reason = f"the time rises on both sides of level {anchor}, or the levels end"
-    except _Spent as why:
+    except Spent as why:
         complete = False
         reason = f"{why} after {len(search.trials)} of at most {most_trials(count, k0)} trials"
         anchor = search.anchor
     best = min(search.times, key=search.times.__getitem__)  # of equal ones the first
     return QuotaSearch(levels, k0, rho, tuple(search.trials), anchor, best, complete, reason)
+
+
+def unfinished(levels: Sequence[Level], trials: Sequence[Trial], reason: str) -> QuotaSearch:
+    """Return what there is of a search from the last level that has not ended.
+
+    Parameters
+    ----------
+    levels : sequence of Level
+        All levels, weakest first.
+    trials : sequence of Trial
+        Those that were measured; at least the start.
+    reason : str
+        Why it has not ended.
+    """
+    count, best = len(levels), min(trials, key=lambda trial: trial.time_s)
+    return QuotaSearch(tuple(levels), count, coarse_step(count), tuple(trials), count, best.k, False, reason)
 
 
 def sweep(
@@ -329,7 +330,7 @@ class _Search:
     def take(self, k: int, phase: Phase) -> float:
         """Measure level k."""
         if self.trials and self.spent is not None and (why := self.spent()):
-            raise _Spent(why if isinstance(why, str) else "the budget was spent")
+            raise Spent(why if isinstance(why, str) else "the budget was spent")
         trial = _measured(k, self.levels[k - 1], phase, self.measure)
         if phase == "start":
             if isinstance(trial.measurement, Unavailable):

@@ -5,27 +5,27 @@ What runs alone and what runs together is measured in turn, so that a drift of t
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlprof.analysis.trials import Rule, compare, measure_paired, spread
+from rlprof.analysis.trials import PairedComparison, Rule, compare, measure_paired, spread
 from rlprof.errors import UsageError
 from rlprof.overlap.quota.branches import Bench, Branch, Round, Worker
 from rlprof.overlap.quota.errors import BranchError
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.mechanism import Mechanism
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
+from rlprof.overlap.quota.paired import PairedLevels, left_of, no_further_level, no_validation
 from rlprof.overlap.quota.search import (
     Measurement,
     QuotaSearch,
     Trial,
-    coarse_step,
     most_trials,
     quota_search,
     sweep,
+    unfinished,
 )
 from rlprof.overlap.quota.tuning import Settings, Tuning
 from rlprof.overlap.quota.validation import Validation, validate
@@ -145,8 +145,7 @@ class _Tuner:
     @property
     def left_s(self) -> float:
         """What is left of the budget; infinite without one."""
-        budget_s = self.settings.budget_s
-        return math.inf if budget_s is None else budget_s - self.spent_s
+        return left_of(self.settings.budget_s, self.spent_s)
 
     def holds(self, more_s: float) -> bool:
         """Whether so many seconds more are within the budget."""
@@ -266,12 +265,10 @@ class _Tuner:
     def search(self, pair: EligiblePair, levels: Sequence[Level]) -> QuotaSearch:
         """Measure what is wanted beside the search, then run Algorithm 2."""
         count = len(levels)
-        known: dict[Level, Measurement | Unavailable] = {}
-
-        def measure(level: Level) -> Measurement | Unavailable:
-            if level not in known:
-                known[level] = self.measure(pair, level, is_q0=level == levels[-1])
-            return known[level]
+        q0 = self.known.together  # it was measured: its median is what gains are subtracted from
+        measure = PairedLevels(
+            Measurement(q0.median_s, q0.width_s, q0.runs), levels[-1], lambda level: self.compare(pair, level)
+        )
 
         def tell(trial: Trial, done: int, most: int) -> None:
             self.progress(f"level {trial.k} of {count}", 0.3 + 0.5 * done / most)
@@ -290,17 +287,13 @@ class _Tuner:
         def note(trial: Trial) -> None:
             trials.append(trial)
             tell(trial, len(trials), most_trials(count))
-            so_far = min(trials, key=lambda t: t.time_s)
-            made = (count, coarse_step(count), tuple(trials), count, so_far.k, False, "not finished")
-            self.keep(search=QuotaSearch(tuple(levels), *made))
+            self.keep(search=unfinished(levels, trials, "not finished"))
 
         return quota_search(levels, measure, spent=self._search_is_over, watch=note)
 
-    def measure(self, pair: EligiblePair, level: Level, *, is_q0: bool) -> Measurement | Unavailable:
+    def compare(self, pair: EligiblePair, level: Level) -> PairedComparison | Unavailable:
         """Measure a level in pairs with q0, in a process of its own."""
-        bench, start, began_s = self.bench, self.known.together, self.spent_s
-        if is_q0:  # it was measured: its median is what gains are subtracted from
-            return Measurement(start.median_s, start.width_s, start.runs)
+        bench, began_s = self.bench, self.spent_s
         try:
             worker = bench.worker(self.branch(pair.earlier), level)
         except BranchError as error:
@@ -308,7 +301,7 @@ class _Tuner:
         changed = self.others(pair, worker)
         try:
             bench.together(changed)
-            found = measure_paired(
+            return measure_paired(
                 lambda: bench.together(self.workers).join_s,
                 lambda: bench.together(changed).join_s,
                 self.settings.rule,
@@ -316,21 +309,12 @@ class _Tuner:
         finally:
             bench.release(worker)
             self.trial_s = max(self.trial_s, self.spent_s - began_s)
-        return Measurement(start.median_s - found.gain_s, found.candidate.width_s, len(found.pairs), found)
 
     def _search_is_over(self) -> str:
         """Why no further level is begun: the validation needs the time that is left; empty if one is."""
         trial_s = self.set_up_s + 2 * self.settings.rounds * self.known.together.median_s
-        trial_s, left_s = max(trial_s, self.trial_s), self.left_s
-        if trial_s + self._validation_s() <= left_s:
-            return ""
-        budget = f"the budget of {self.settings.budget_s:.3g} s"
-        if left_s <= 0:
-            return f"{budget} was spent"
-        return (
-            f"{left_s:.3g} s of {budget} were left, of which a further level would take about {trial_s:.3g} s"
-            f" and the validation {self._validation_s():.3g} s,"
-        )
+        trial_s = max(trial_s, self.trial_s)
+        return no_further_level(self.left_s, self.settings.budget_s, trial_s, self._validation_s())
 
     def _validation_s(self) -> float:
         """How long the shortest validation probably takes."""
@@ -343,11 +327,8 @@ class _Tuner:
         self.progress("validation", 0.85)
         if search.best == search.start:
             return validate(search, lambda _level: 0.0)
-        if not self.holds(self._validation_s()):
-            raise _Stopped(
-                f"{max(0.0, self.left_s):.3g} s of the budget of {self.settings.budget_s:.3g} s were left and"
-                f" the validation would take about {self._validation_s():.3g} s"
-            )
+        if why := no_validation(self.left_s, self.settings.budget_s, self._validation_s()):
+            raise _Stopped(why)
         bench = self.bench
         for worker in list(self.workers):
             bench.release(worker)

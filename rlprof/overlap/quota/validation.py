@@ -63,13 +63,23 @@ def validate(search: QuotaSearch, run: Callable[[Level], float], rule: Rule | No
     """
     q0, found = search.start_level, search.best_level
     if found == q0:
-        reason = "no other level was faster in local trials"
-        if not search.complete:
-            tried = len({trial.k for trial in search.trials} - {search.start})
-            levels = len(search.levels) - 1
-            reason = f"none of the {tried} levels tried, of {levels} others, was faster; {search.reason}"
-        return Validation(q0, True, None, reason)
-    comparison = measure_paired(lambda: run(q0), lambda: run(found), rule)
+        return unneeded(search)
+    return decided(search, measure_paired(lambda: run(q0), lambda: run(found), rule))
+
+
+def unneeded(search: QuotaSearch) -> Validation:
+    """Keep q0, as a search that ended where it began has found: nothing is run for that."""
+    reason = "no other level was faster in local trials"
+    if not search.complete:
+        tried = len({trial.k for trial in search.trials} - {search.start})
+        levels = len(search.levels) - 1
+        reason = f"none of the {tried} levels tried, of {levels} others, was faster; {search.reason}"
+    return Validation(search.start_level, True, None, reason)
+
+
+def decided(search: QuotaSearch, comparison: PairedComparison) -> Validation:
+    """Decide by complete iterations under q0 (reference) and the level that was found (candidate)."""
+    q0, found = search.start_level, search.best_level
     if comparison.decision == "better":
         return Validation(
             found, False, comparison, f"complete runs gain {comparison.gain_frac:.1%}, {comparison.reason}"

@@ -194,6 +194,10 @@ class Reach:
         """Whether a dependency path leads from one call to another."""
         return bool(self.before[self.index[later]] >> self.index[earlier] & 1)
 
+    def ordered(self, one: str, other: str) -> bool:
+        """Whether a dependency path leads from one of two calls to the other one, or they are the same."""
+        return one == other or self.leads(one, other) or self.leads(other, one)
+
     def path(self, sources: int, target: str) -> tuple[tuple[str, ...], str]:
         """Return a shortest path from one of `sources` (bits) to a call, and the path in words."""
         at = self.index[target]

@@ -94,7 +94,7 @@ def _cuda(config: Config) -> bool:
 
 def mps(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a daemon makes this process a client; one that no variable names is at its usual place."""
-    return (Path(environ.get(PIPE) or DEFAULT_PIPE) / "control").exists()
+    return os.access(Path(environ.get(PIPE) or DEFAULT_PIPE) / "control", os.F_OK)  # never raises
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,10 @@ from rlprof.workloads.embodied.contracts import (
     SimulatorSpec,
     StepResult,
 )
+from rlprof.workloads.embodied.errors import ConfigurationError
+
+#: Calls that a chunk is made of, and a simulator that has phases has.
+PHASES = ("physics", "reward", "render")
 
 
 def told(samples: Samples) -> dict[str, Any]:
@@ -31,9 +35,20 @@ class EnvWorker:
         A chunk is carried out as physics, reward, reset and render, each a call of its own.
     auto_reset : bool
         The simulator begins new episodes by itself.
+
+    Raises
+    ------
+    ConfigurationError
+        If the simulator has no such phases.
     """
 
     def __init__(self, simulator: Simulator, *, phases: bool = False, auto_reset: bool = False) -> None:
+        missing = [name for name in PHASES if not hasattr(simulator, name)]
+        if phases and missing:
+            raise ConfigurationError(
+                f"the simulator {simulator.spec.name} has no {missing[0]} of its own",
+                hint="leave --phases away",
+            )
         self.simulator, self.phases, self.auto_reset = simulator, phases, auto_reset
 
     @property

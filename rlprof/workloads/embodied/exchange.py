@@ -104,6 +104,15 @@ class Exchangeable:
         for one in self._together():
             one._all, one._key = {None: one._all[key]}, None
 
+    def abandon(self, key: Any) -> None:
+        """Let the simulators of key None work again as they are, and end those of a key, which may be dead.
+
+        Their state is that of when the others took over: right only where these put theirs back.
+        """
+        for one in self._together():
+            one._key = None
+        self.drop(key)
+
     def drop(self, key: Any) -> None:
         """End the simulator of a key that is not at work."""
         ones = self._together()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,20 +70,73 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
     selected = graph.facts.get("config")
     if not isinstance(selected, Mapping):
         return
-    wanted, here = structure(selected), structure(config.to_dict())
-    changed = [f"{k} {v}, not {here[k]}" for k, v in wanted.items() if v != here.get(k)]
+    changed = differences(selected, config, spares=int(graph.facts.get("spares") or 0))
     if changed:
-        preset = selected.get("preset")
-        raise ConfigurationError(
-            f"the graph was selected for another program: {'; '.join(changed)}",
-            where=path,
-            hint=f"run with the options of that optimisation (--preset {preset}), or optimise again",
+        options = " ".join(
+            given_by(name, wanted) for name, (wanted, _) in changed.items() if name != "preset"
         )
+        preset = f"--preset {selected.get('preset')}"
+        told = "; ".join(f"{name} {wanted}, not {here}" for name, (wanted, here) in changed.items())
+        raise ConfigurationError(
+            f"the graph was selected for another program: {told}",
+            where=path,
+            hint=f"run with the options of that optimisation ({f'{preset} {options}'.strip()}), or optimise"
+            " again",
+        )
+
+
+def differences(selected: Mapping[str, Any], config: Config, *, spares: int) -> dict[str, tuple[Any, Any]]:
+    """Values that let an iteration have other calls: of the optimisation, and of the run, by name.
+
+    Parameters
+    ----------
+    selected : mapping of str to value
+        Configuration of the optimisation, as a document.
+    config : Config
+        Of the run.
+    spares : int
+        Spare simulators of the graph: they work apart from the first one if all are in their own processes.
+    """
+    wanted, here = structure(selected), structure(config.to_dict())
+    found = {name: (value, here.get(name)) for name, value in wanted.items() if value != here.get(name)}
+    before = _made(selected)
+    if before is None:
+        return found
+    if before.policy_size.by_row != config.policy_size.by_row:  # samples of a batch by themselves, or not
+        found["preset"] = (before.preset, config.preset)
+    if _alike(before) != _alike(config):
+        name = "device" if before.simulator == config.simulator else "simulator"
+        found[name] = (getattr(before, name), getattr(config, name))
+    if spares and before.own_processes != config.own_processes:
+        found["workers"] = (before.workers, config.workers)
+    return found
+
+
+def _alike(config: Config) -> bool:
+    """Whether an environment moves alike whatever others are beside it: on a GPU sums have no fixed order."""
+    return not (config.simulator == "mujoco_warp" and config.device.startswith("cuda"))
+
+
+def given_by(name: str, value: Any) -> str:
+    """What gives a value on the command line."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return flag if value else f"without {flag}"
+    return f"{flag} {value}"
 
 
 def structure(values: Mapping[str, Any]) -> dict[str, Any]:
     """What decides which calls an iteration has, of a configuration as a document, as far as it is told."""
     found = {name: values[name] for name in STRUCTURE if name in values}
-    with contextlib.suppress(TypeError, ConfigurationError):  # of another version
-        found["denoise_steps"] = Config(**values).policy_size.denoise_steps
+    made = _made(values)
+    if made is not None:
+        found["denoise_steps"] = made.policy_size.denoise_steps
     return found
+
+
+def _made(values: Mapping[str, Any]) -> Config | None:
+    """The configuration of a document; None: it is of another version."""
+    try:
+        return Config(**values)
+    except (TypeError, ConfigurationError):
+        return None

@@ -108,6 +108,24 @@ def setting_levers(here: Embodied, wanted: Wanted) -> list[Lever]:
     return [made[name](here, values) for name, values in wanted.items() if name in made]
 
 
+def chosen_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the configuration that an optimisation chooses itself where no option says them.
+
+    Parameters
+    ----------
+    config : Config
+        As the options say.
+    given : mapping of str to value
+        Options that were given.
+
+    Returns
+    -------
+    dict
+        ``workers``: a simulator in its own process, for without one nothing works beside it.
+    """
+    return {} if config.workers or "workers" in given else {"workers": 1}
+
+
 def settled_by_levers(before: Config, after: Config, rows: Iterable[Row]) -> dict[str, Any]:
     """Values that levers have changed, or left as they were after a trial: a graph file demands them."""
     applied = {name for row in rows if row.outcome != "does not apply" for name in LEVERS[row.lever]}
@@ -122,6 +140,8 @@ def settled_by_levers(before: Config, after: Config, rows: Iterable[Row]) -> dic
 def kept_levers(*files: Path | None) -> dict[str, Any]:
     """Values of the configuration with which graphs were selected: runs that are compared have the same.
 
+    Those that the optimisation itself chose (``chosen``) are among them, also where no lever was tried.
+
     Raises
     ------
     UnreadableError
@@ -130,7 +150,8 @@ def kept_levers(*files: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in files:
         if path is not None:
-            levers = GraphFile.read(path).facts.get("levers") or {}
+            facts = GraphFile.read(path).facts
+            levers = {**(facts.get("chosen") or {}), **(facts.get("levers") or {})}
             if unknown := sorted(set(levers) - set(LEVER_FIELDS)):
                 raise UnreadableError(f"has a lever {unknown[0]!r}", where=path, hint="optimise again")
             found |= levers

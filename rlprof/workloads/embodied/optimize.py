@@ -17,6 +17,7 @@ from rlprof.errors import RlprofError
 from rlprof.gpu_numbers import gpu_number
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity, ProgramCores, SampledDevice
 from rlprof.overlap.optimize.cost import RECORDING, START
+from rlprof.overlap.optimize.machine import Machine
 from rlprof.overlap.optimize.program import ProgramWorkload
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.workload import Measurement
@@ -153,14 +154,14 @@ def embodied(
         raise ConfigurationError(
             "overlap by --train-pipe or --env-prefetch is no program of nodes", hint="leave them away"
         )
-    torch = need("torch", why="a policy")
-    cuda = config.device.startswith("cuda")
-    if not cuda:
-        torch.set_num_threads(1)
     store = Store() if store is None else store  # an empty one is false
     with ExitStack() as stack:
         spending = stack.enter_context(ExitStack())
         spending.enter_context(store.spending(START))
+        torch = need("torch", why="a policy")
+        cuda = config.device.startswith("cuda")
+        if not cuda:
+            torch.set_num_threads(1)
         say("starting simulators and policy")
         trainer = make_trainer(config)
         first_one = _ahead(trainer.env.simulator, config)
@@ -211,6 +212,7 @@ def embodied(
             if cuda:
                 torch.cuda.synchronize(config.device)
 
+        machine = machine_of(config)
         workload = ProgramWorkload(
             wrapped.program,
             recording,
@@ -220,10 +222,11 @@ def embodied(
             arguments=lambda: ((GlobalStep(train.step),), {}),
             activity=source,
             synchronise=synchronise,
-            facts=lambda: machine_state(config),
+            facts=lambda: {} if machine.gpu_reason is None else {"gpu": machine.gpu_reason},
             watch=lambda graph: Answers(trainer, graph, resets.countdown(graph)),
             call_bytes=memory.estimates,
             meter=memory.watch if cuda else None,
+            machine=machine,
         )
         spending.close()
         meter = memory if cuda else None
@@ -353,15 +356,9 @@ def _copied(value: Any) -> Any:
     return copy.copy(value)
 
 
-def machine_state(config: Config) -> dict[str, Any]:
-    """Clocks, temperature and what slows the GPU down; nothing where there is none."""
-    if not config.device.startswith("cuda"):
-        return {}
-    from rlprof.overlap.quota.machine import gpu_state
-
-    number = gpu_number(config.device)
-    found = number if isinstance(number, Unavailable) else gpu_state(str(number))
-    return {"gpu": found if isinstance(found, dict) else str(found)}
+def machine_of(config: Config) -> Machine:
+    """Return what looks at the load of others, clocks and throttling beside trials."""
+    return Machine(gpu_number(config.device) if config.device.startswith("cuda") else None)
 
 
 def key_of(config: Config) -> str:

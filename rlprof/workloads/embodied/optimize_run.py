@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import rlprof
-from rlprof.analysis.trials import Rule
 from rlprof.errors import OutputError, RlprofError
 from rlprof.overlap.optimize.cost import OTHER
 from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
@@ -20,22 +18,21 @@ from rlprof.overlap.optimize.log import DecisionLog, setting, text
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
-from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
 from rlprof.workloads.embodied.levers import settled_by_levers
-from rlprof.workloads.embodied.optimize import Embodied, embodied
+from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.quotas import Quotas, processes, tune
-from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS, PIPE
+from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas
 
 __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"]
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
-FILES = (GRAPH, QUOTAS, RESULT, REPORT, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+NOTEBOOK = "report.ipynb"
+FILES = (GRAPH, QUOTAS, RESULT, REPORT, NOTEBOOK, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
             "hardware": hardware(here.config),
             "spares": request.spares,
             "levers": settled_by_levers(request.config, here.config, found.levers),
+            "chosen": dict(request.chosen),
             "stream_priorities": search.streams,
             "rlprof": rlprof.__version__,
             "source": source_digest(),
@@ -111,17 +109,17 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
-            with store.spending(QUOTA_SEARCH):
-                quotas = find_quotas(request, here, found, say)
+            quotas = find_quotas(search, found)
         except RlprofError as error:
             failures.append(error)
-            quotas = Quotas(None, f"the search for quotas failed: {error.what}")
+            quotas = failed(error)
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
-        if found.intact and here.counter.whole:
+        if found.intact and quotas.intact and here.counter.whole:
             try:
                 checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
             except RlprofError as error:
                 failures.append(error)
+                store.lose()
         else:
             store.lose()
             say("no checkpoint: it was interrupted inside of an iteration, or a trial")
@@ -129,39 +127,17 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     found = found.up_to(store)
     decisions = each_once([*earlier, *log.entries])
     made = document(found, decisions, {**facts, "iterations": trained})
+    made["quota"] = quotas.to_dict()
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
-    _report(made, out / REPORT, say)
+    with store.spending(OTHER):  # a later session knows what this took
+        _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
-    return Optimized(found, made, summary(found, out, trained))
+    return Optimized(found, made, summary(found, out, trained, quotas))
 
 
-def find_quotas(request: Request, here: Embodied, found: Optimization, say: Callable[[str], None]) -> Quotas:
-    """Search the simulator's share of the SMs for the selected graph; without MPS say why there is none."""
-    config = here.config
-    if not config.device.startswith("cuda"):
-        return Quotas(None, "there is no GPU to divide")
-    if config.simulator not in CUDA_SIMULATORS:
-        reason = f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
-        return Quotas(None, reason)
-    if PIPE not in os.environ:
-        return Quotas(None, "no MPS daemon: start one with rlprof mps start, and optimise in its environment")
-    if found.stopped or not found.steps or not here.counter.whole:
-        return Quotas(None, "there is no graph in which branches overlap")
-    gpu = int(config.device.partition(":")[2] or 0)
-    say("searching the simulator's share of the SMs")
-    levels = probe_levels(choose_gpu(list_gpus(), gpu), dict(os.environ)).levels
-    workers = processes(here.simulator, gpu, client=True)
-    rule = Rule(confidence=0.9, most_pairs=request.pairs)
-    left_s = max(0.0, request.budget_s - found.searched_s)
-    return tune(
-        here.workload, found.graph, found.steps, here.simulator, levels, workers,
-        rule=rule, budget_s=left_s, say=say,
-    )  # fmt: skip
-
-
-def summary(found: Optimization, out: Path, trained: int) -> str:
+def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:
     """The result in a few lines."""
     lines = [f"{out}: {found.ended}"]
     for row in found.levers:
@@ -179,6 +155,7 @@ def summary(found: Optimization, out: Path, trained: int) -> str:
             f" {total.reference.median_s / total.candidate.median_s:.3f}x by medians; pair by pair"
             f" {total.gain_frac:+.1%} ({len(total.pairs)} pairs: {total.decision})"
         )
+        lines += [f"  doubtful: {said}" for said in total.doubts]
     paid = found.paid_back_after
     back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
     lines.append(
@@ -189,6 +166,12 @@ def summary(found: Optimization, out: Path, trained: int) -> str:
     told = ", ".join(f"{p.name} {p.total_s:.0f} s" for p in cost.parts)
     sessions = f"{len(cost.sessions)} sessions: " if len(cost.sessions) > 1 else ""
     lines.append(f"  {sessions}{told}" + (" (quotas apart)" if cost.part(QUOTA_SEARCH).total_s else ""))
+    if quotas is not None and (quotas.cost is not None or quotas.stopped):
+        kept = "all SMs" if quotas.level is None else f"{quotas.level.setting} % of the SMs"
+        lines.append(f"simulator on {kept}: {quotas.reason}")
+        if quotas.cost is not None:
+            took = f"{quotas.cost.total_s:.0f} s, {quotas.cost.retained_s:.0f} s of it training that counts"
+            lines.append(f"  apart from that, quotas took {took}")
     return "\n".join(lines)
 
 
@@ -215,5 +198,7 @@ def _report(made: dict[str, Any], path: Path, say: Callable[[str], None]) -> Non
         say(f"no report: it needs polars and altair; {RESULT} has what it shows")
         return
     from rlprof.report.optimize import write_optimization_report
+    from rlprof.report.optimize_notebook import write_optimization_notebook
 
     write_optimization_report(made, path)
+    write_optimization_notebook(path.with_name(RESULT), path.with_name(NOTEBOOK))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.graph_levers import Groups, InTurn, Priorities, Selected
 from rlprof.overlap.optimize.levers import Lever, Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
@@ -55,6 +56,8 @@ class Request:
         Most pairs of complete iterations and of local trials.
     levers : mapping of str to value
         Levers to be tried, as of `rlprof.workloads.embodied.levers.wanted_levers`.
+    chosen : mapping of str to value
+        Values of `config` that no option gave: a run by the graph has them unless it is told otherwise.
     """
 
     config: Config
@@ -72,6 +75,7 @@ class Request:
     pairs: int = 8
     local_pairs: int = 9
     levers: Wanted = field(default_factory=dict)
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options(self) -> Options:
@@ -236,11 +240,11 @@ class Search:
                         )
                         return found
                     run(None)  # the first one is slower, and not counted
-                total = measure_paired(
-                    lambda: run(None), lambda: run(selected.graph), rule, watch=self.log.measuring
-                )
+                sides = Sides(self.here.workload.machine)
+                watched = sides.reference(lambda: run(None)), sides.candidate(lambda: run(selected.graph))
+                total = sides.judged(measure_paired(*watched, rule, watch=self.log.measuring))
                 if total.settled or len(total.pairs) >= rule.most_pairs:
-                    self.store.put(key, "in all", total.to_dict())
+                    self.store.put(key, "in all", {**total.to_dict(), "machine": sides.to_dict()})
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together
             stopped = True
         finally:

@@ -78,13 +78,21 @@ def _captured(config: Config, value: Any) -> str | None:
     return _denoise_steps(config, value)
 
 
-def _nodes(config: Config, _value: Any) -> str | None:
+def _no_nodes(config: Config, of: str) -> str | None:
     for switch in ("train_pipe", "env_prefetch"):
         if getattr(config, switch):
-            return f"with {option_of(switch)} the phases of an answer are no nodes"
+            return f"with {option_of(switch)} the phases of {of} are no nodes"
     if config.schedule != "colocated":
-        return f"with the schedule {config.schedule} the phases of an answer are no nodes"
+        return f"with the schedule {config.schedule} the phases of {of} are no nodes"
     return None
+
+
+def _answers(config: Config, _value: Any) -> str | None:
+    return _no_nodes(config, "an answer")
+
+
+def _chunks(config: Config, _value: Any) -> str | None:
+    return _no_nodes(config, "a chunk")
 
 
 def _workers(config: Config, value: Any) -> str | None:
@@ -119,7 +127,8 @@ EFFECTS = (
     Effect(("image", "painters", "rendering", "shadows", "every_action"), _images, "use --cameras"),
     Effect(("denoise_steps",), _denoise_steps, "use another --policy"),
     Effect(("cuda_graph",), _captured, "use another --preset or --policy"),
-    Effect(("whole_answers", "prefix_worker"), _nodes, _PLAIN),
+    Effect(("whole_answers", "prefix_worker"), _answers, _PLAIN),
+    Effect(("phases",), _chunks, _PLAIN),
     Effect(("workers",), _workers, ""),
     Effect(("tasks",), _tasks, "use more environments or smaller groups"),
     Effect(("train_pipe",), _next_epoch, "use --rollout-epochs 2"),

@@ -1,4 +1,4 @@
-"""Algorithm 2 on embodied training: the simulator's share of the SMs, by trials and complete iterations.
+"""Algorithm 2 on embodied training: what was found of the simulator's share of the SMs, and what it took.
 
 Rollout and training are the driver's process, which has one share, so only the simulator can be given less;
 and only one that computes with CUDA: graphics contexts are outside MPS.
@@ -6,28 +6,36 @@ and only one that computes with CUDA: graphics contexts are outside MPS.
 
 from __future__ import annotations
 
+import json
 import os
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlprof.analysis.trials import Rule
 from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
-from rlprof.overlap.optimize.comparison import affected, comparison
+from rlprof.overlap.optimize.cost import QUOTAS, Part
+from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.steps import Step
+from rlprof.overlap.optimize.store import Store, key_of
+from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
 from rlprof.overlap.quota.levels import Level
-from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
-from rlprof.overlap.quota.search import Measurement, QuotaSearch, Trial, quota_search, sweep
-from rlprof.overlap.quota.validation import Validation, validate
-from rlprof.unavailable import Unavailable
+from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess
+from rlprof.overlap.quota.search import QuotaSearch, Trial
+from rlprof.overlap.quota.validation import Validation
+from rlprof.taskgraph.errors import RestoreError
+from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.nodes import ACTOR, ENV, HOST, ROLLOUT, VISION
+from rlprof.workloads.embodied.sharing import CUDA_SIMULATORS, PIPE
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.workloads.embodied.exchange import Exchangeable
+    from rlprof.workloads.embodied.optimize_search import Search
+
+INTERRUPTED = "q0 is kept: interrupted; --resume goes on"
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,12 @@ class Quotas:
         By complete iterations.
     sweep : tuple of Trial
         Local times over the whole range, as far as they were asked for.
+    cost : Part or None
+        What it took, over all sessions; None: nothing was begun.
+    stopped : bool
+        It was interrupted, or its budget was spent: another call with the same store goes on.
+    intact : bool
+        The program is as training left it; otherwise go on from a checkpoint.
     """
 
     level: Level | None
@@ -56,6 +70,9 @@ class Quotas:
     search: QuotaSearch | None = None
     validation: Validation | None = None
     sweep: tuple[Trial, ...] = ()
+    cost: Part | None = None
+    stopped: bool = False
+    intact: bool = True
 
     @property
     def quotas(self) -> dict[str, int]:
@@ -67,10 +84,12 @@ class Quotas:
         return {
             "quotas": self.quotas,
             "reason": self.reason,
+            "stopped": self.stopped,
             "pair": None if self.pair is None else self.pair.to_dict(),
             "search": None if self.search is None else self.search.to_dict(),
             "validation": None if self.validation is None else self.validation.to_dict(),
             "sweep": [trial.to_dict() for trial in self.sweep],
+            "cost": None if self.cost is None else self.cost.to_dict(),
         }
 
 
@@ -101,9 +120,16 @@ def tune(
     rule: Rule | None = None,
     budget_s: float | None = None,
     sweep_every: int | None = None,
+    local: Rule | None = None,
+    key: str | None = None,
+    log: DecisionLog | None = None,
+    store: Store | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Quotas:
     """Search the simulator's quota for a graph that is fixed (specification A, section 9).
+
+    Every trial of a level is one of a pair with q0, on the same prepared state; complete iterations, each of
+    which is training, decide. What the store has is not measured again.
 
     Parameters
     ----------
@@ -120,75 +146,168 @@ def tune(
     workers : mapping of str to WorkerProcess
         As of `processes`.
     trials : int
-        Runs of the comparison under each level; their median counts.
+        Pairs of the comparison under each level at most, where no `local` rule says it.
     rule : Rule, optional
         Of the validation.
     budget_s : float, optional
-        No trial is begun after so long.
+        No trial is begun that would leave too little of so long for the validation.
     sweep_every : int, optional
         In what is left of the budget then also measure every so many levels, from the last one down: the
         curve along which the search goes.
+    local : Rule, optional
+        Of the trials of a level.
+    key : str, optional
+        Program, settings and hardware as they are now; by default the workload's.
+    log : DecisionLog, optional
+        Told of every decision.
+    store : Store, optional
+        Measurements of earlier calls, and what making them takes.
     say : callable, optional
-        Told every trial.
+        Told every decision, where there is no log.
 
     Returns
     -------
     Quotas
         q0 with the reason where no pair is eligible, the one with slack is no simulator, or no level pays.
+        Also after Ctrl-C: with what was measured so far.
+
+    Raises
+    ------
+    RestoreError
+        If what a trial changed cannot be put back, and it was not interrupted.
     """
-    started = time.monotonic()
-    workload.iteration(graph)
-    ran = workload.last_run
-    assert ran is not None
-    pair = find_pair(*ran, workers)
-    if isinstance(pair, Unavailable):
-        return Quotas(None, pair.reason)
-    say(f"{pair.earlier} is ready {pair.slack_s:.3g} s before {pair.later}, {pair.occurrences} times")
-    if pair.earlier.partition("#")[0] != ENV:
-        return Quotas(None, f"{pair.earlier} has the slack, and is one process with training: keep q0", pair)
-    native = workload.native
-    work = comparison(native, [native, graph], [*affected(steps)], outer_iterations=1)
-    top = levels[-1]
+    from rlprof.workloads.embodied.quota_search import Tuner
 
-    def key(level: Level) -> int | None:
-        return None if level == top else level.setting
+    return Tuner(
+        workload=workload,
+        graph=graph,
+        steps=steps,
+        simulator=simulator,
+        levels=tuple(levels),
+        workers=workers,
+        rule=rule or Rule(),
+        local=local or Rule(confidence=0.9, most_pairs=trials),
+        budget_s=budget_s,
+        sweep_every=sweep_every,
+        key=workload.key if key is None else key,
+        log=DecisionLog(listen=say) if log is None else log,
+        store=Store() if store is None else store,  # an empty one is false
+    ).run()
 
-    known: dict[Level, Measurement | Unavailable] = {}
 
-    def measure(level: Level) -> Measurement | Unavailable:
-        if level not in known:
-            known[level] = fresh(level)
-        return known[level]
+def find_quotas(search: Search, found: Optimization) -> Quotas:
+    """Search the simulator's share of the SMs for the selected graph, or say why there is none.
 
-    def fresh(level: Level) -> Measurement | Unavailable:
-        try:
-            simulator.use(key(level))
-            with workload.prepared(work, [graph]) as (trial,):
-                trial.run()
-                taken = [trial.run() for _ in range(trials)]
-        except RlprofError as error:
-            return Unavailable(error.what)
-        finally:
-            simulator.use(None)
-            if key(level) is not None:
-                simulator.drop(key(level))
-        say(f"level {level.amount} SMs ({level.setting} %): {statistics.median(taken):.4g} s on {work}")
-        return Measurement(statistics.median(taken), max(taken) - min(taken), len(taken))
+    Parameters
+    ----------
+    search : Search
+        That has found it: its trainer, log and store, and what is left of its budget.
+    found : Optimization
+        The graph.
 
-    def spent() -> bool:
-        return budget_s is not None and time.monotonic() - started > budget_s
+    Raises
+    ------
+    QuotaError
+        If levels cannot be probed.
+    RlprofError
+        As `tune`.
+    """
+    try:
+        quotas = _found_quotas(search, found)
+    except RlprofError as error:
+        _log_end(search.log, failed(error))
+        raise
+    _log_end(search.log, quotas)
+    return quotas
 
-    search = quota_search(tuple(levels), measure, spent=spent)
 
-    def run(level: Level) -> float:
-        simulator.use(key(level))
-        return workload.iteration(graph).time_s
+def failed(error: RlprofError) -> Quotas:
+    """What there is after a failure of the search: q0; after a trial's, state that is not as it was."""
+    intact = not isinstance(error, RestoreError)
+    return Quotas(None, f"the search for quotas failed: {error.what}", stopped=True, intact=intact)
 
-    checked = validate(search, run, rule)
-    found = None if checked.chosen == top else checked.chosen
-    curve: tuple[Trial, ...] = ()
-    if sweep_every is not None:
-        simulator.use(None, only=True)
-        curve = sweep(tuple(levels), measure, sweep_every, spent=spent)
-    simulator.use(None if found is None else found.setting, only=True)
-    return Quotas(found, checked.reason, pair, search, checked, curve)
+
+def _log_end(log: DecisionLog, quotas: Quotas) -> None:
+    made = quotas.to_dict()
+    log.add("quotas", **{name: made[name] for name in ("quotas", "reason", "stopped", "cost")})
+
+
+def _found_quotas(search: Search, found: Optimization) -> Quotas:
+    request, here, store = search.request, search.here, search.store
+    config = here.config
+    if (why := why_no_quotas(config)) is not None:
+        return Quotas(None, why)
+    early = unreached(found, whole=here.counter.whole, left_s=search.left_s, budget_s=request.budget_s)
+    if early is not None:
+        return early
+    gpu = int(config.device.partition(":")[2] or 0)
+    search.say("searching the simulator's share of the SMs")
+    rule = request.options.validation
+    key = key_of(here.key, json.dumps(search.streams, sort_keys=True))
+    try:
+        with store.spending(QUOTAS):
+            levels = known_levels(store, here.key, gpu)
+        return tune(
+            here.workload, found.graph, found.steps, here.simulator, levels,
+            processes(here.simulator, gpu, client=True),
+            rule=replace(rule, least_gain_frac=request.epsilon), local=local_rule(request.options.local),
+            budget_s=search.left_s, key=key, log=search.log, store=store,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        return Quotas(None, INTERRUPTED, cost=store.spent(QUOTAS), stopped=True)
+
+
+def why_no_quotas(config: Config, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Say why a simulator can have no share of the SMs here; None if it can."""
+    if not config.device.startswith("cuda"):
+        return "there is no GPU to divide"
+    if config.simulator not in CUDA_SIMULATORS:
+        return f"{config.simulator} is no CUDA client: MPS cannot limit it, so no pair is eligible"
+    if PIPE not in environ:
+        return "no MPS daemon: start one with rlprof mps start, and optimise in its environment"
+    return None
+
+
+def unreached(found: Optimization, *, whole: bool, left_s: float, budget_s: float) -> Quotas | None:
+    """Say why quotas of what was found are not searched; None if they are.
+
+    Parameters
+    ----------
+    found : Optimization
+        The graph.
+    whole : bool
+        No iteration was begun and not finished.
+    left_s, budget_s : float
+        What is left of the budget of the search of graph and quotas, and the budget, in seconds.
+    """
+    if not whole or not found.intact:
+        return Quotas(None, "q0 is kept: it was interrupted inside of an iteration, or a trial", stopped=True)
+    if not found.stopped and not found.steps:
+        return Quotas(None, "there is no graph in which branches overlap")
+    if not found.stopped and left_s > 0:
+        return None
+    interrupted = found.ended.startswith("interrupted")
+    why = "it was interrupted" if interrupted else f"the budget of {budget_s:g} s was spent"
+    of = "the graph that was found" if found.steps else "a graph"
+    reason = f"q0 is kept: {why} before quotas of {of} were searched; --resume goes on"
+    return Quotas(None, reason, stopped=True)
+
+
+def local_rule(rule: Rule) -> Rule:
+    """Rule of the trials of a level: that of other local trials, with as few pairs as a decision needs.
+
+    There are many levels, and the search goes by their times; whether one pays is decided by complete
+    iterations.
+    """
+    return replace(rule, most_pairs=rule.least_pairs or rule.most_pairs)
+
+
+def known_levels(store: Store, key: str, gpu: int) -> tuple[Level, ...]:
+    """Levels of a GPU, of an earlier call or probed by fresh clients; errors as of `probe_levels`."""
+    key = key_of(key, "quota levels")
+    known = store.get(key)
+    if known is None:
+        probed = probe_levels(choose_gpu(list_gpus(), gpu), dict(os.environ)).levels
+        known = [level.to_dict() for level in probed]
+        store.put(key, "quota levels", known)
+    return tuple(Level.from_dict(level) for level in known)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlprof.analysis.machine_state import MachineState
 from rlprof.analysis.trials import Rule
 from rlprof.errors import RlprofError
 from rlprof.overlap.optimize.levers import Measured, Value, measure_levers
@@ -31,13 +32,16 @@ class Program:
     noise_frac: float = 0.0
     ran: list[dict[str, Value]] = field(default_factory=list)
     drawn: random.Random = field(default_factory=lambda: random.Random(0))
+    machines: dict[tuple[str, Value], MachineState] = field(default_factory=dict)
 
     def iterate(self) -> tuple[str, Measurement]:
         self.ran.append(dict(self.at))
         time_s = 1.0 + self.noise_frac * self.drawn.gauss(0, 1)
         for setting in self.at.items():
             time_s *= self.factors.get(setting, 1.0)
-        return str(self.at), Measurement(time_s)
+        machines = [self.machines[s] for s in self.at.items() if s in self.machines]
+        facts = {"machine": machines[0].to_dict()} if machines else {}
+        return str(self.at), Measurement(time_s, facts=facts)
 
 
 @dataclass
@@ -124,6 +128,21 @@ def test_what_is_slower_or_within_the_noise_is_not_kept() -> None:
     assert found.rows[0].result.decision == "worse"
     assert not found.kept
     assert program.at == {"workers": 1}
+
+
+def test_a_gain_beside_a_machine_that_others_kept_busy_is_doubted() -> None:
+    machines: dict[tuple[str, Value], MachineState] = {
+        ("workers", value): MachineState(1.0, 2, own_cores=1.8, others_cores=others)
+        for value, others in ((1, 0.9), (2, 0.1))
+    }
+    program = Program({"workers": 1}, {("workers", 2): 0.9}, machines=machines)
+    log = DecisionLog()
+    found = measured(program, Setting(program, "workers", (2,)), log=log)
+    (row,) = found.rows
+    assert row.result is not None
+    (said,) = row.result.doubts
+    assert said == "others kept 0.90 of 2 cores busy beside the reference and 0.10 beside the candidate"
+    assert f"doubtful: {said}" in log.text()
 
 
 def test_a_gain_below_the_least_one_is_none() -> None:

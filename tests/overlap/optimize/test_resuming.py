@@ -24,6 +24,7 @@ from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.store import Store
+from rlprof.overlap.optimize.trials import Recorded, Spans
 from rlprof.overlap.optimize.workload import Measurement, Trial
 from rlprof.report.optimize import optimization_html
 from rlprof.unavailable import Unavailable
@@ -75,12 +76,20 @@ class Timed(SimulatedWorkload):
 
 class _Trial:
     def __init__(self, workload: Timed, graph: str, work: str, trial: Trial) -> None:
+        assert isinstance(trial, Recorded)
         self._workload, self._did, self._trial = workload, ("trial", graph, work), trial
 
     def run(self) -> float:
         found = self._trial.run()
         self._workload.pass_(self._did, found)
         return found
+
+    def spans(self) -> Spans:
+        return self._trial.spans()
+
+    def serially(self) -> None:
+        self._trial.serially()
+        self._workload.pass_((*self._did, "serially"), max(end_s for _, end_s in self.spans().values()))
 
 
 def session(path: Path, here: Timed) -> tuple[Optimization, dict[str, Any]]:
@@ -196,6 +205,12 @@ def test_wherever_it_is_interrupted(where: str, tmp_path: Path) -> None:
     compare_with_uninterrupted(TWO_ROUNDS, [at], tmp_path)
 
 
+def test_in_the_serial_run_after_a_comparison(tmp_path: Path) -> None:
+    reference, _, _ = whole(0)
+    (at,) = [n for n, (did, _) in enumerate(reference.done) if did[-1] == "serially"]
+    compare_with_uninterrupted(0, [at], tmp_path)
+
+
 def test_a_finished_one_costs_nothing_more_however_often_it_is_resumed(tmp_path: Path) -> None:
     _, expected, document_ = whole(TWO_ROUNDS)
     session(tmp_path, Timed.of(TWO_ROUNDS))
@@ -212,7 +227,7 @@ def test_a_finished_one_costs_nothing_more_however_often_it_is_resumed(tmp_path:
         assert made["sm_activity"]["after"] > made["sm_activity"]["before"]
         assert decided(made) == decided(document_)
         assert len(made["overhead"]["sessions"]) == number
-        assert f"In {number} sessions." in optimization_html(made)
+        assert f"in {number} sessions" in optimization_html(made).lower()
 
 
 def test_twice_on_one_store_is_one_session_that_counts_both() -> None:

@@ -116,6 +116,13 @@ def test_everything_offered_is_legal_and_lets_two_workers_run_at_once(seed: int,
     for refused in found.refused:
         assert refused.reason
         assert refused.target == node
+        if "dependencies order them all" in refused.reason or "dependencies and" in refused.reason:
+            assert paths(refused.reason)
+
+
+def paths(reason: str) -> list[str]:
+    """Dependency paths that a refusal names."""
+    return [way for way in reason.rpartition(" order them all: ")[2].split(", and ") if " -> " in way]
 
 
 def test_more_than_two_parts_are_offered_where_batch_epochs_and_copies_allow_it() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.graph_check import STRUCTURE, check_graph
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.runner import run
-from tests.workloads.embodied.made import small
+from tests.workloads.embodied.made import SMALL, small
 
 #: A change of each value that decides which calls there are, with what else must change with it.
 CHANGES: dict[str, dict[str, Any]] = {
@@ -54,6 +56,25 @@ def test_a_graph_of_other_calls_is_refused(name: str) -> None:
 
 def test_every_value_that_counts_is_tried() -> None:
     assert set(CHANGES) == {*STRUCTURE, "denoise_steps"}
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize(("before", "now"), [({"workers": 1}, {}), ({}, {"workers": 2})])
+def test_a_simulator_in_its_own_process_counts_where_there_are_spare_ones(
+    spares: int, before: dict[str, Any], now: dict[str, Any]
+) -> None:
+    graph = selected(small(**before), spares=spares)
+    said = f"workers {before.get('workers', 0)}, not {now.get('workers', 0)}"
+    with pytest.raises(ConfigurationError, match=said) if spares else nullcontext():
+        check_graph(small(**now), graph)
+
+
+def test_batches_that_are_no_longer_computed_sample_by_sample_count() -> None:
+    tiny = configure("tiny", **SMALL)
+    with pytest.raises(ConfigurationError, match="preset exact, not tiny"):
+        check_graph(tiny, selected(small()))
+    with pytest.raises(ConfigurationError, match="simulator mujoco_arm, not mujoco_warp"):
+        check_graph(replace(tiny, simulator="mujoco_warp", device="cuda:0"), selected(tiny))
 
 
 @pytest.mark.parametrize("values", SAME, ids=str)

@@ -407,7 +407,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str, str]]:
         native = workload.native
         return Optimization(
             native=native, graph=derive(native, WHOLE), steps=WHOLE, rounds=(), iterations=(),
-            total_s=0.0, retained_s=0.0, ended="the graph is given", stopped=False, batch_times=BatchTimes(),
+            ended="the graph is given", stopped=False, batch_times=BatchTimes(),
         )  # fmt: skip
 
     monkeypatch.setattr(build, "make_simulator_of", build.make_simulator, raising=False)

@@ -30,6 +30,7 @@ NOTHING = [
     ("tiny", {"schedule": "async"}, {"prefix_worker": True}, "the schedule async"),
     ("tiny", {"env_prefetch": True}, {"prefix_worker": True}, "with --env-prefetch"),
     ("tiny", {"train_pipe": True, "minibatch_scope": "epoch"}, {"whole_answers": True}, "with --train-pipe"),
+    ("tiny", {"schedule": "hybrid"}, {"phases": True}, "the phases of a chunk are no nodes"),
     ("h200", {"simulator": "mujoco_warp"}, {"workers": 16}, "in one process of their own"),
     ("tiny", {}, {"workers": 65}, "64 environments make no 65 processes"),
     (
