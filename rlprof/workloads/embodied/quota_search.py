@@ -227,6 +227,7 @@ class Tuner:
         (trial,) = self._stack.enter_context(self.workload.prepared(self._work, [self.graph]))
         self._stack.callback(self.__dict__.pop, "_trial")
         trial.run()  # the first one is slower
+        self.store.tried()
         return trial
 
     def _run(self, key: int | None) -> float:

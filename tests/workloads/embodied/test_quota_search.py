@@ -178,7 +178,7 @@ def test_levels_are_measured_in_pairs_with_q0_and_all_of_it_is_told_and_counted(
     # what it took is apart, and what was trained in it counts there
     cost = store.spent(QUOTAS)
     assert found.cost == cost
-    assert (cost.iterations, cost.trials) == (12, 5 + 4 * 11)
+    assert (cost.iterations, cost.trials) == (12, 1 + 5 + 4 * 11)
     assert cost.retained_s == pytest.approx(6 * 2.0 + 6 * 1.8)
     assert store.cost().total_s == 0
     names = [one.graph for one in store.trained()]
