@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
+
+from benchmarks.gpu.same_iteration import weakest
 
 #: Schedules of today's systems; `native` is the colocated loop of a program whose calls are recorded.
 TODAYS = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
@@ -29,7 +32,15 @@ def _conditions(result: dict[str, Any], source: str) -> str:
         f"{', prefixes kept for training' if c.get('keep_prefix') else ''}"
         f"{', by a graph with resets ahead' if c.get('reset_ahead') else ''};"
         f" activity by {source}. Variants take turns; the first iteration of each is not counted."
+        f"{_one_iteration(result)}"
     )
+
+
+def _one_iteration(result: dict[str, Any]) -> str:
+    kept = result.get("same_iteration") or {}
+    if not kept.get("kept"):
+        return ""
+    return f" All train the same iteration, number {kept['iteration']}, from the same weights."
 
 
 def iterations_table(result: dict[str, Any]) -> str:
@@ -95,12 +106,18 @@ def _table1(result: dict[str, Any]) -> list[str]:
     return out
 
 
-def optimised_table(result: dict[str, Any]) -> str:
-    """Conditions, complete iterations, and what was decided in a run of `benchmarks.gpu.optimize`."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in result["iterations"]:
-        if not (row["warm_up"] or row.get("short")):
-            rows.setdefault(row["variant"], []).append(row)
+def optimised_table(result: dict[str, Any], beside: Sequence[dict[str, Any]] = ()) -> str:
+    """Conditions, complete iterations, and what was decided in a run of `benchmarks.gpu.optimize`.
+
+    Parameters
+    ----------
+    result : dict
+        Of the run.
+    beside : sequence of dict
+        Results of other runs: of the same iteration with an MPS daemon, where this one had none, or without.
+    """
+    rows = _counted(result)
+    rates = {name: [r["simulator_steps_per_s"] for r in of] for name, of in rows.items()}
     sources = {r["over_time"]["source"] for of in rows.values() for r in of if r.get("over_time")}
     out = [
         _conditions(result, " and ".join(sorted(sources)) or "nobody"),
@@ -109,15 +126,12 @@ def optimised_table(result: dict[str, Any]) -> str:
         " | iteration s | rollouts s | training s | SM activity % | differences of the semantic record |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    rates = {name: [r["simulator_steps_per_s"] for r in of] for name, of in rows.items()}
-    # with levers that any schedule may have, and images drawn wherever
-    todays = (n for n in rows if n.partition(",")[0].partition("+")[0] in TODAYS)
-    best = max((_median(rates[n]) for n in todays), default=None)
+    best = max((_median(rates[n]) for n in rows if _of_today(n)), default=None)
     for name, of in rows.items():
         active = [r["sm_activity"] for r in of if r.get("sm_activity") is not None]
         phases = (_median(r["phases_s"][p] for r in of) for p in ("generate_rollouts", "actor_training"))
         shown = [
-            *(name.replace("native", "colocated", 1), of[0]["placement"], str(len(of))),
+            *(_shown(name), of[0]["placement"], str(len(of))),
             f"{_median(rates[name]):.1f} ({min(rates[name]):.1f}..{max(rates[name]):.1f})",
             f"{_median(rates[name]) / best:.3f}" if best else "",
             *(f"{s:.2f}" for s in (_median(r["wall_s"] for r in of), *phases)),
@@ -125,11 +139,96 @@ def optimised_table(result: dict[str, Any]) -> str:
             str(sum(len(r["semantic_differences"]) for r in of)),
         ]
         out.append(f"| {' | '.join(shown)} |")
-    return "\n".join([*out, *_decided(result)])
+    return "\n".join([*out, *_decided(result, [*_as_native(rows), *_either_way(result, beside)])])
 
 
-def _decided(result: dict[str, Any]) -> list[str]:
-    """Bound, outcome and cost of a search, and replays, as rows of a table."""
+def _counted(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Whole iterations that count, by order."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in result["iterations"]:
+        if not (row["warm_up"] or row.get("short")):
+            rows.setdefault(row["variant"], []).append(row)
+    return rows
+
+
+def _of_today(name: str) -> bool:
+    """Whether an order is a schedule of today's systems, with levers that any may have, drawn wherever."""
+    return name.partition(",")[0].partition("+")[0] in TODAYS
+
+
+def _shown(name: str) -> str:
+    return name.replace("native", "colocated", 1)
+
+
+def _as_native(rows: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:
+    """How what each order trained compares with native training of the same iteration."""
+    found = []
+    for name, of in rows.items():
+        if (told := weakest([r["against_native"] for r in of if "against_native" in r])) is None:
+            continue
+        again = " once more" if name == "native" else ""
+        what = f"trained by `{_shown(name)}`{again}, beside native training of the same iteration"
+        if told["equality"] == "bitwise":
+            text = "bitwise: weights, losses and minibatches"
+        elif told["equality"] == "semantic record":
+            parts = [f"weights by at most {told['weights_abs']:.1e}"]
+            if told["updates_rel"] is not None:
+                parts.append(f"what it changed of them by {100 * told['updates_rel']:.2g} % of its norm")
+            relative = "" if told["losses_rel"] is None else f" (relative {told['losses_rel']:.1e})"
+            parts.append(f"losses by at most {told['losses_abs']:.1e}{relative}")
+            text = f"semantic record; bits differ: {', '.join(parts)}"
+        else:
+            text = "semantic records differ"
+        found.append((what, text if told["holds"] else f"NOT EQUAL: {text}"))
+    return found
+
+
+def _either_way(result: dict[str, Any], beside: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What graphs gain over the best of today's schedules of two runs, with an MPS daemon and without."""
+    runs = [result, *(other for other in beside if _other_way(result, other))]
+    if len(runs) == 1:
+        return []
+    todays = [
+        (_median(r["simulator_steps_per_s"] for r in of), name, one)
+        for one in runs
+        for name, of in _counted(one).items()
+        if _of_today(name)
+    ]
+    if not todays:
+        return []
+    best, name, one = max(todays, key=lambda item: item[0])
+    weights = {r["same_iteration"].get("weights") for r in runs}
+    bits = len(weights) == 1 and None not in weights
+    text = (
+        f"{_shown(name)} {'under' if _under_mps(one) else 'without'} a daemon, {best:.1f} steps/s;"
+        f" both runs train the same iteration, from weights {'of the same' if bits else 'of other'} bits"
+    )
+    rows = _counted(result)
+    return [
+        (
+            f"`{graph}` over the best of today's with an MPS daemon or without",
+            f"{_median(r['simulator_steps_per_s'] for r in rows[graph]) / best:.3f}: {text}",
+        )
+        for graph in ("optimised", "by hand")
+        if graph in rows
+    ]
+
+
+def _under_mps(result: dict[str, Any]) -> bool:
+    return str(result["argv"].get("mps")) == "True"
+
+
+def _other_way(result: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two runs trained the same iteration, one of them under an MPS daemon."""
+    kept = [r.get("same_iteration") for r in (result, other)]
+    if not all(k and k.get("kept") for k in kept) or _under_mps(result) == _under_mps(other):
+        return False
+    same = [[k[field] for field in ("iteration", "updates")] for k in kept if k]
+    return result["config"] == other["config"] and same[0] == same[1]
+
+
+def _decided(result: dict[str, Any], further: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """Bound, outcome and cost of a search, replays, and what more is told, as rows of a table."""
     rows = []
     if found := result.get("optimisation"):
         steps = "; ".join(f"`{step}`" for step in found["steps"]) or "none"
@@ -158,8 +257,16 @@ def _decided(result: dict[str, Any]) -> list[str]:
     for name, step in result["steps"].items():
         if name.endswith("_replay") and step.get("ok"):
             what = f"native answers to {step['calls']} calls of `{name.removesuffix('_replay')}`, replayed"
-            far = f"actions differ by at most {step['actions']:.1e}, log-probabilities by"
-            rows.append((what, f"{far} {step['log_prob']:.1e}"))
+            far = f"actions differ by at most {step['actions']:.1e}; "
+            if "evaluated" not in step:  # that of a redrawn noise says nothing about an answer
+                rows.append((what, f"{far}log-probabilities of recorded chains were not evaluated"))
+                continue
+            far += f"log-probabilities of recorded chains by {step['evaluated']:.1e}"
+            limits = (
+                f"allowed {step['log_prob_tolerance']:.1e}, of points of chains {step['chain_tolerance']:.1e}"
+            )
+            rows.append((what, f"{far} ({limits}): {'passed' if step['passed'] else 'FAILED'}"))
+    rows += further
     return ["", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)] if rows else []
 
 

@@ -12,50 +12,13 @@ import json
 import os
 import platform
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load import OthersLoad
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
-
-
-class OthersLoad:
-    """Share of the host's cores that other programs keep busy: /proc/stat less this program's own time."""
-
-    def __init__(self) -> None:
-        self.shares: list[float] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        cores = os.cpu_count() or 1
-        busy, own, at = *self._look(), time.monotonic()
-        while not self._ended.wait(2.0):
-            now_busy, now_own, now = *self._look(), time.monotonic()
-            span = (now - at) * cores
-            self.shares.append(min(1.0, max(0.0, (now_busy - busy - (now_own - own)) / span)))
-            busy, own, at = now_busy, now_own, now
-
-    @staticmethod
-    def _look() -> tuple[float, float]:
-        first = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-        ticks = os.sysconf("SC_CLK_TCK")
-        user, nice, system, _, _, irq, soft = (int(n) for n in first[:7])
-        times = os.times()
-        own = times.user + times.system
-        for child in Path("/proc/self/task").glob("*/children"):
-            for pid in child.read_text().split():
-                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                own += (int(fields[11]) + int(fields[12])) / ticks
-        return (user + nice + system + irq + soft) / ticks, own
-
-    def end(self) -> list[float]:
-        self._ended.set()
-        self._thread.join()
-        return self.shares
 
 
 def durations(preset: str, iterations: int) -> dict[str, Any]:

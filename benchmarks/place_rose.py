@@ -6,8 +6,10 @@ Each OUT is a folder that `embodied.sh`, `optimize.sh`, `levers.sh` or `mps.sh` 
 Results are known by what they hold: `embodied_*.json`, `optimize_*.json` and `levers_*.json` go to
 `benchmarks/results/gpu`, an optimisation on a processor to `benchmarks/results/optimize`, `mps.json` in two
 parts as `benchmarks.gpu.mps_report` keeps it. They lose what names the card, the user or folders; one that
-still tells of a machine or a person is not placed, nor is one in which nothing was measured. Then the raw
-tables in `datasets/runs/rose` and the tables of `benchmarks/README.md` are made again.
+still tells of a machine or a person is not placed, nor is one in which nothing was measured. Every decision
+of a search goes to `benchmarks/results/searches`, under the name of its run; so does a result of `rlprof
+optimize` itself on a GPU, as `cli_SIMULATOR.json`. Then the raw tables in `datasets/runs/rose` and the tables
+of `benchmarks/README.md` are made again.
 
 With ``--draw DIR`` all figures of Rose are drawn into DIR, with ours beside the paper's. ``--check`` says
 what would be done and writes nothing.
@@ -28,19 +30,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import searches
 from benchmarks.gpu import mps_report, private
 from benchmarks.gpu.common import ROOT, save
 from rlprof.errors import RlprofError
 from rlprof.reproduce.driver import run_notebook
 from rlprof.reproduce.registry import FIGURES
 from rlprof.reproduce.rose.quota import trial_rows
+from rlprof.reproduce.rose.reported import is_report
 from rlprof.reproduce.rose.results import FOLDER, PROCESSOR_FOLDER, is_optimisation, on_gpu
 from rlprof.reproduce.session import begin
 from rlprof.reproduce.study import obtain
 
 Document = dict[str, Any]
 #: A path says where things were; its last part says what they are.
-ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+([\w.@+-]*)")
+ABSOLUTE = re.compile(
+    r"(?<![\w.:/\]])/(?:[\w.@+-]+/)+([\w.@+-]*)"
+)  # ids of calls are none: epoch[0]/chunk[1]/step
 #: What tells one card or machine from another of its kind, besides what `private` looks for.
 SUSPECTS = {
     "card": re.compile(r"GPU-(?!x\b)[0-9a-f]{6,}|MIG-[0-9a-f]{6,}"),
@@ -163,38 +169,69 @@ def place(folders: Sequence[Path], checkout: Path, *, check: bool = False) -> Pl
             if isinstance(judged, str):
                 done.refused[str(path)] = judged
                 continue
-            for name, kept in judged.items():
-                file, number = checkout / name, 1
-                while file in found:
-                    number += 1
-                    file = checkout / name.with_stem(f"{name.stem}_{number}")
-                found[file] = kept
+            if "optimisation" in document:
+                judged |= _search(path, document, done.refused)
+            number, files = 1, [checkout / name for name in judged]
+            while set(files) & set(found):  # all files of a result have the same number
+                number += 1
+                files = [checkout / name.with_stem(f"{name.stem}_{number}") for name in judged]
+            found |= dict(zip(files, judged.values(), strict=True))
         if known == len(found) + len(done.refused):
             done.refused[str(folder)] = "no result of a run is in it"
     done.files += found
     for file, kept in found.items() if not check else ():
-        save(file, kept)
+        if file.parent == checkout / searches.FOLDER:
+            searches.save(file, kept)
+        else:
+            save(file, kept)
     return done
 
 
 def _judged(path: Path, document: Document) -> dict[Path, Document] | str:
     """What of a result is kept, by its path in a checkout; or why it is refused."""
+    if is_report(document) and str(document["facts"]["config"].get("device", "")).startswith("cuda"):
+        beside = path.with_name("machine.json")  # of `benchmarks/gpu/optimize_cli.sh`
+        if beside.exists():
+            document = searches.with_machine(document, json.loads(beside.read_text(encoding="utf-8")))
+        searches.search_table(document)  # what has no table is not complete
+        name = f"cli_{document['facts']['config']['simulator']}.json"
+        return _untold({Path(searches.FOLDER) / name: searches.compact(public(document))})
     where = target(path, document)
     if where is None:
         other = "command" in document or "unreadable" in document
         return nothing_measured(document) or "no run on a GPU, and no optimisation" if other else {}
     if path.name == "mps.json":
-        kept = _mps(path)
+        kept = {Path(where) / name: part for name, part in _mps(path).items()}
     elif why := nothing_measured(document):
         return why
     else:
-        kept = {path.name: public(document)}
+        kept = {Path(where) / path.name: public(document)}
         for row in trial_rows(path.name, document):  # what makes no table of quotas is not complete
             if not row["seconds"] > 0:
                 raise ValueError(f"{row['kind']} of {row['what']} took {row['seconds']} s")
+    return _untold(kept)
+
+
+def _search(path: Path, document: Document, refused: dict[str, str]) -> dict[Path, Document]:
+    """Every decision of a run's search, by its path in a checkout; what is refused costs the run nothing."""
+    try:
+        if (search := searches.search_of(path, document)) is None:
+            return {}
+        searches.search_table(search)
+        kept = _untold({Path(searches.FOLDER) / path.name: searches.compact(public(search))})
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        kept = f"it is not complete: {type(error).__name__}: {error}"
+    if isinstance(kept, str):
+        refused[f"{path}, every decision"] = kept
+        return {}
+    return kept
+
+
+def _untold(kept: dict[Path, Document]) -> dict[Path, Document] | str:
+    """What is kept, or why not, if it tells of a machine or a person."""
     if told := [line for part in kept.values() for line in tells(part)]:
         return f"it tells of a machine or a person: {'; '.join(told)}"
-    return {Path(where) / name: part for name, part in kept.items()}
+    return kept
 
 
 def _mps(path: Path) -> dict[str, Document]:

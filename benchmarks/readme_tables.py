@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from benchmarks.embodied_tables import (
     overlap_probe_table,
     warp_probe_table,
 )
+from benchmarks.gpu.levers import levers_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
+from benchmarks.searches import search_table
 
 HERE = Path(__file__).resolve().parent
 
@@ -361,7 +364,16 @@ def main() -> None:
     readme = HERE / "README.md"
     text = readme.read_text()
     found = sorted((HERE / "results" / "gpu").glob("optimize_*.json"))
-    tables = TABLES | {f"gpu/{path.stem}": optimised_table for path in found}
+    runs = {f"gpu/{path.stem}": json.loads(path.read_text()) for path in found}
+    tables = TABLES | {
+        name: partial(optimised_table, beside=[run for other, run in runs.items() if other != name])
+        for name in runs
+    }
+    alone = sorted((HERE / "results" / "levers").glob("*.json"))
+    alone += sorted((HERE / "results" / "gpu").glob("levers_*.json"))
+    tables |= {f"{path.parent.name}/{path.stem}": levers_table for path in alone}
+    kept = sorted((HERE / "results" / "searches").glob("*.json"))
+    tables |= {f"searches/{path.stem}": search_table for path in kept}
     for name, table in tables.items():
         path = HERE / "results" / f"{name}.json"
         if path.exists():

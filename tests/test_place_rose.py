@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import place_rose
+from benchmarks import place_rose, searches
 from benchmarks.gpu import private
 from rlprof.reproduce.session import stored
 from tests.conftest import ROOT
@@ -52,6 +52,79 @@ def test_a_run_becomes_tables_and_comparisons(checkout: Path, tmp_path: Path) ->
     shown = stored("rose/fig14b", preset="h200", repository=checkout)
     assert shown.compared()[1].ours == pytest.approx(1.3)
     assert "measured on NVIDIA H200" in shown.origins
+
+
+def searched(document: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The whole search of a run, as `benchmarks.gpu.optimize` writes it beside the run's result."""
+    decisions = [
+        {
+            "what": "candidates", "round": 1, "target": "iteration/epoch/step", "candidates": [],
+            "refused": [{"steps": "split epoch groups=2", "reason": "epoch[0]/chunk[1]/step needs it"}],
+        },
+        {"what": "ended", "reason": "done", "steps": [], "graph": "g", "stopped": False},
+    ]  # fmt: skip
+    calls = [["epoch[0]/chunk[1]/step", "epoch/chunk/step", "env", 0.1234567891, 1.1234567891]]
+    return {
+        "format": "rlprof optimisation", "version": 1, "facts": {"config": document["config"]},
+        **document["optimisation"], "timelines": {"before": calls, "after": []}, "decisions": decisions,
+        **more,
+    }  # fmt: skip
+
+
+def test_decisions_of_a_search_are_kept_small_under_the_name_of_its_run(
+    checkout: Path, tmp_path: Path
+) -> None:
+    document = made.optimised()
+    document["argv"]["name"] = "_ten"
+    outs = [
+        left(tmp_path / name, optimize_libero_ten=document, optimisation_ten=searched(document))
+        for name in "ab"
+    ]
+    (outs[0] / "optimisation_ten.json").unlink()  # this one was cut short
+    done = place_rose.place(outs, checkout)
+    assert not done.refused
+    kept = {str(p.relative_to(checkout / "benchmarks" / "results")): p for p in done.files}
+    assert set(kept) == {
+        "gpu/optimize_libero_ten.json", "gpu/optimize_libero_ten_2.json",
+        "searches/optimize_libero_ten_2.json",
+    }  # fmt: skip
+    file = kept["searches/optimize_libero_ten_2.json"]
+    found = json.loads(file.read_text())
+    assert found["decisions"] == searched(document)["decisions"]  # ids of calls are whole
+    assert found["timelines"]["before"] == [
+        ["epoch[0]/chunk[1]/step", "epoch/chunk/step", "env", 0.12346, 1.12346]
+    ]
+    assert found["machine"] == document["machine"]
+    assert file.stat().st_size < len(json.dumps(found, indent=1))
+    assert "| 1 | step | split epoch groups=2 |  |  | refused: epoch[0]/chunk[1]/step needs it |" in (
+        searches.search_table(found)
+    )
+
+
+def test_a_search_of_another_run_is_not_taken_for_its_own(checkout: Path, tmp_path: Path) -> None:
+    document = made.optimised()
+    other = searched(document, overhead={"net_s": 1.0})
+    done = place_rose.place([left(tmp_path / "out", optimize_libero=document, optimisation=other)], checkout)
+    (why,) = done.refused.values()
+    assert "is not the search of optimize_libero.json" in why
+    assert [p.parent.name for p in done.files] == ["gpu"]  # the run itself is whole
+
+
+def test_what_the_command_itself_found_on_a_gpu_is_kept(checkout: Path, tmp_path: Path) -> None:
+    document = made.optimised()
+    (file,) = place_rose.place([left(tmp_path / "out", result=searched(document))], checkout).files
+    assert file == checkout / "benchmarks" / "results" / "searches" / "cli_libero.json"
+    assert "machine" not in json.loads(file.read_text())
+    left(tmp_path / "out", machine=document["machine"])
+    (file,) = place_rose.place([tmp_path / "out"], checkout).files
+    found = json.loads(file.read_text())
+    assert found["machine"] == document["machine"]
+    assert found["facts"]["hardware"] == {
+        "date": "2026-11-30", "gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0"
+    }  # fmt: skip
+    on_a_processor = made.optimised(device="cpu")
+    done = place_rose.place([left(tmp_path / "cpu", result=searched(on_a_processor))], checkout)
+    assert not done.files
 
 
 def test_what_is_packed_is_found_and_equal_names_are_kept_apart(checkout: Path, tmp_path: Path) -> None:

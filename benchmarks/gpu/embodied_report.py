@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,13 @@ def shortened(trainer: Any, short: bool = True) -> Iterator[None]:
         yield
     finally:
         trainer.epochs, trainer.chunks, actor.global_batch, actor.micro_batch = was
+
+
+def replay_facts(again: Any) -> dict[str, Any]:
+    """What replayed answers (`rlprof.workloads.embodied.record.Replayed`) are in a result."""
+    limit = again.tolerance
+    limits = {"chain_tolerance": limit.chain, "log_prob_tolerance": limit.log_prob}
+    return {**asdict(again), **limits, "passed": again.passed}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, sampler
+from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, replay_facts, sampler
 
 
 class Run:
@@ -237,7 +237,7 @@ class Run:
             with self.report.step(f"{spec}_replay") as found:
                 step = GlobalStep(self.index - 1)
                 again = replay_answers(self.trainer, measured.result["trajectories"], step, most_calls=4)
-                found.update(asdict(again))
+                found.update(replay_facts(again))
         return measured
 
     @contextmanager

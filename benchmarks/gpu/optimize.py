@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.gpu.embodied_report import mps_daemon, said_in_a_line, workload_options
 from benchmarks.gpu.optimize_run import Run
-from benchmarks.gpu.turns import ANEW, BASELINES, NOT_AHEAD
+from benchmarks.gpu.turns import ANEW, BASELINES, NOT_AHEAD, WITHOUT
 
 
 def main() -> None:
@@ -29,13 +29,28 @@ def main() -> None:
     add = functools.partial(parser.add_argument)
     workload_options(parser, "mujoco_arm")
     add("--parts", default="optimise,variants")
-    add("--variants", default=",".join((*BASELINES, "by hand", "optimised", ANEW, NOT_AHEAD)))
+    add(
+        "--variants",
+        default=",".join((*BASELINES, "by hand", "optimised", ANEW, NOT_AHEAD)),
+        help=f"orders; also without one lever, natively ({', '.join(n.replace(' ', '_') for n in WITHOUT)})"
+        " or by the best graph (best_ before it)",
+    )
     add("--counted", type=int, default=5, help="counted iterations of each order")
     add(
         "--counted-others",
         type=int,
         default=2,
         help="of ablations, and of baselines clearly slower than another",
+    )
+    add(
+        "--same-iteration",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="put weights, optimiser and counters back before each iteration, so that all orders train the"
+        " same one, and compare what they trained; otherwise training goes on",
+    )
+    add(
+        "--start", type=Path, help="file of that iteration's start: begin there, or write it if there is none"
     )
     add("--seconds", type=float, default=480.0)
     add("--reserve", type=float, default=5.0, help="seconds to leave at the end")

@@ -4,7 +4,8 @@
 # What the machine lacks lies in the folders that embodied_setup.sh names.
 # Environment: SECONDS_IN_ALL (530) ends it; PRESET, POLICY, DEVICE, WORKERS, SET ("NAME=VALUE ..."); MPS=1 runs under an MPS
 # daemon; GRAPH is a graph.json of an earlier call, run in place of a search; NAME is added to the results' names; MORE are
-# further options of benchmarks.gpu.optimize, such as "--rounds 1 --spares 1 --groups 2,4".
+# further options of benchmarks.gpu.optimize, such as "--rounds 1 --spares 1 --groups 2,4". All orders train the same iteration;
+# "--no-same-iteration" trains on.
 set -u
 simulator=${2:-mujoco_arm}
 limit_all=${SECONDS_IN_ALL:-530}

@@ -14,8 +14,9 @@ from typing import Any
 
 from benchmarks.gpu.bounds import Profiled, available_cores, call_times, spreads
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
+from benchmarks.gpu.same_iteration import Start
 from benchmarks.gpu.solo import Solo, Use, works
-from benchmarks.gpu.turns import ANEW, Turns, ways_to_draw
+from benchmarks.gpu.turns import NOT_AHEAD, Turns, ways_to_draw
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
 CHUNK = f"{EPOCH}/chunk"
@@ -51,7 +52,7 @@ class Run(Turns):
         facts = {
             "command": "optimize",
             "config": self.config.to_dict(),
-            "argv": {k: str(v) for k, v in vars(args).items() if k != "out"},
+            "argv": {k: str(v) for k, v in vars(args).items() if k not in ("out", "start")},
             "iterations": [],
         }
         self.report = Report(args.out / f"optimize_{args.simulator}{args.name}.json", facts)
@@ -73,6 +74,9 @@ class Run(Turns):
         #: Keys of the simulators that draw elsewhere, by the order that has them.
         self.drawn: dict[str, Any] = {}
         self.drivers: dict[str, Any] = {}
+        self.start: Start | None = None
+        self.without: dict[str, str] = {}
+        self.observed: Any = None
 
     @property
     def measurements(self) -> Path:
@@ -91,6 +95,7 @@ class Run(Turns):
             if self.here is None:
                 return
             try:
+                self.keep_start()
                 self.first()
                 if self.args.graph is None:
                     self.by_hand()
@@ -171,8 +176,31 @@ class Run(Turns):
             found["stream_priorities"] = str(self.streams)
             self.here = here
             self.seen = watch(here.trainer)
-            if self.config.keep_prefix:
-                self.graphs[ANEW] = None
+
+    def keep_start(self) -> None:
+        """Copies of what training changes, to which every iteration goes back."""
+        if not self.args.same_iteration:
+            return
+        with self.report.step("same_iteration") as found:
+            start = Start(self.here, self.here.free_bytes)
+            start.restore()  # it must work later
+            self.gpu.wait()
+            self.start = start
+            found.update(start.to_dict())
+            self.report.document["same_iteration"] = dict(found)
+        if self.start is None:
+            return
+        path: Path | None = self.args.start
+        if path is not None:
+            with self.report.step("start_file") as found:
+                found["read"] = path.exists()
+                if found["read"]:
+                    self.start.load(path)
+                    self.report.document["same_iteration"] = self.start.to_dict()
+                else:
+                    self.start.save(path)
+        with self.report.step("start_digest") as found:
+            found["weights"] = self.report.document["same_iteration"]["weights"] = self.start.digest()
 
     def prioritise(self, here: Any) -> None:
         """Let streams of graphs have their priorities; what is measured with others is not reused."""
@@ -258,8 +286,15 @@ class Run(Turns):
                 stream_priorities=self.streams,
             )  # for a later call, should the search find nothing
             kept.write(self.args.out / f"by_hand{self.args.name}.json")
-        if "by hand" in self.graphs:
+        if "by hand" in self.graphs and self.wants_graph:
             self.iteration("by hand", "warm", warm=True)
+
+    @property
+    def wants_graph(self) -> bool:
+        """Whether anything runs by a graph: native schedules alone need none to be warmed up."""
+        parts = {"optimise", "quotas"} & set(self.args.parts.split(","))
+        named = [n for n in self.wanted if n in ("by hand", "optimised", NOT_AHEAD) or n.startswith("best ")]
+        return bool(parts or named or self.ways)
 
     def meter(self) -> None:
         """One native iteration under a meter of memory, for rule L7."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import statistics
 import time
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.gpu.embodied_report import shortened
+from benchmarks.gpu.embodied_report import replay_facts, shortened
+from benchmarks.gpu.same_iteration import Start, weakest
 from benchmarks.gpu.solo import Solo
 
-#: The native loop without `keep_prefix`: what that gains by itself.
-ANEW = "prefixes anew"
+#: Orders without a lever that all others have: the native loop, and the best graph (`Turns.levers_off`).
+ANEW = "prefixes anew"  # `keep_prefix`
+EAGER = "steps not captured"  # `cuda_graph`
+NOT_COMPILED = "layers not compiled"  # `compile_policy`
+NOT_NICE = "simulators not nice"  # `simulator_nice`
+#: Fields of the configuration whose levers they are without; `layers not compiled` is native alone.
+WITHOUT = {
+    ANEW: "keep_prefix",
+    EAGER: "cuda_graph",
+    NOT_COMPILED: "compile_policy",
+    NOT_NICE: "simulator_nice",
+}
 #: The optimised graph without resets ahead, where the others have them: what those gain by themselves.
 NOT_AHEAD = "resets not ahead"
 #: Schedules of the baseline; `native` is the colocated loop, in which everything is a node.
@@ -57,12 +69,19 @@ class Turns:
     uses: dict[str, Any]
     least: Any
     left_s: Any
+    #: Where every iteration begins; None: it goes on from the one before.
+    start: Start | None
+    #: Levers that an order is without, a key of `WITHOUT`.
+    without: dict[str, str]
+    #: First observation of the latest iteration.
+    observed: Any
 
     def variants(self) -> None:
         """Complete iterations of every order in turn; those that only complete the picture get fewer."""
         self.draw_elsewhere()
         if self.config.reset_ahead and (best := self.graphs.get("optimised", self.graphs.get("by hand"))):
             self.graphs[NOT_AHEAD] = best
+        self.levers_off()
         names = self.names()
         for turn in range(self.args.counted + 1):
             for name in names:
@@ -81,31 +100,63 @@ class Turns:
 
     def draw_elsewhere(self) -> None:
         """The optimised order (or that by hand) and the native one, drawn in other ways (`--drawn`)."""
-        best = "optimised" if "optimised" in self.graphs else "by hand"
         for text, changes in self.ways.items():
-            for name in (best, "native"):
+            for name in (self.best, "native"):
                 if name in self.graphs:
                     self.graphs[f"{name}, {text}"] = self.graphs[name]
                     self.drawn[f"{name}, {text}"] = tuple(changes.items())
 
+    @property
+    def best(self) -> str:
+        """The graph that counts, if there is one."""
+        return "optimised" if "optimised" in self.graphs else "by hand"
+
+    @property
+    def wanted(self) -> list[str]:
+        """Orders of `--variants`; shell scripts split options at spaces."""
+        return [n.strip().replace("_", " ") for n in self.args.variants.split(",")]
+
+    def levers_off(self) -> None:
+        """Orders without one lever of the configuration: natively, and by the best graph (`best_...`)."""
+        for name in self.wanted:
+            lever = name.removeprefix("best ")
+            if lever not in WITHOUT:
+                continue
+            of = self.best if name.startswith("best ") else "native"
+            if not getattr(self.config, WITHOUT[lever]) or of not in self.graphs:
+                why = f"there is no {WITHOUT[lever]}" if of in self.graphs else "there is no graph"
+                print(f"   {name}: LEFT OUT, {why}", flush=True)
+            elif lever == NOT_COMPILED and of != "native":
+                # the second chain of its steps would be captured anew while it is measured
+                print(f"   {name}: LEFT OUT, only the native loop runs without compiled layers", flush=True)
+            else:
+                order = lever if of == "native" else f"{of}, {lever}"
+                self.graphs[order], self.without[order] = self.graphs[of], lever
+                if lever == NOT_NICE:
+                    self.drawn[order] = (("simulator_nice", 0),)
+
     def names(self) -> list[str]:
         """Orders to run, each graph once."""
-        wanted = self.args.variants.replace("_", " ").split(",")  # shell scripts split options at spaces
-        names = [n for n in wanted if n in self.graphs or n in BASELINES]
-        names += [n for n in (*self.drawn, "with quota") if n in self.graphs]
+        orders = [
+            f"{self.best}, {n.removeprefix('best ')}" if n.startswith("best ") else n for n in self.wanted
+        ]
+        names = [n for n in orders if n in self.graphs or n in BASELINES]
+        names += [n for n in (*self.drawn, "with quota") if n in self.graphs and n not in names]
         rounds = [n for n in self.graphs if n.startswith("round ")]
         names += rounds[:1] if len(rounds) > 1 else []  # one round: it is the optimised graph
         first: dict[str, str] = {}  # a graph that has several names runs under the one that says most
         for name in ("optimised", *rounds[:1], "by hand"):
             if (graph := self.graphs.get(name)) is not None:
                 first.setdefault(graph.hash, name)
-        always = (*BASELINES, *self.drawn, ANEW, NOT_AHEAD, "with quota")
+        always = (*BASELINES, *self.drawn, *self.without, NOT_AHEAD, "with quota")
         return [n for n in names if n in always or n in first.values()]
 
     def settled(self, name: str) -> bool:
         """Whether more iterations would decide nothing: an ablation, or a baseline that is clearly slower."""
         if name in ("native", "optimised", "with quota"):
             return False
+        if name in self.without:
+            return True
         if name in self.drawn and not name.startswith("native"):  # the fastest of them goes on
             kind = name.partition(",")[0]
             best = {n: min(w) for n, w in self.walls().items() if n.partition(",")[0] == kind}
@@ -135,8 +186,10 @@ class Turns:
         from rlprof.workloads.embodied.runner import measured_iteration
         from rlprof.workloads.embodied.sharing import sharing
 
-        here = self.here
-        with self.report.step(f"{name}_{turn}") as found, shortened(here.trainer, short):
+        here, measured, row = self.here, None, {}
+        step = self.report.step(f"{name}_{turn}")
+        with step as found, shortened(here.trainer, short), self.lever_off(name):
+            self.go_back()
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
             share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
@@ -144,7 +197,6 @@ class Turns:
                 share = sharing(config).simulator_percent
             if here.simulator.key != share:
                 here.simulator.use(share, beside=name in self.graphs)
-            here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix and name != ANEW
             if name in self.graphs:
                 here.resets.drop()
                 resets = ResetsAhead(()) if name == NOT_AHEAD else here.resets
@@ -167,12 +219,12 @@ class Turns:
             finally:
                 if name in self.graphs or short:
                     driver.close()
-                here.trainer.rollout.policy.keeps_prefix = self.config.keep_prefix
                 if config.stage_schedule.offload:
                     here.trainer.rollout.reload(self.config.rollout_device or self.config.device)
                     here.trainer.actor.reload(self.config.device)
+            self.observed = measured.result["trajectories"][0].observations[0]
             if config.stage_schedule.offload:
-                self.capture_again(measured.result["trajectories"][0].observations[0])
+                self.capture_again()
             if not short:
                 self.longest_s[name] = time.monotonic() - began
             span = measured.spans["iteration"]
@@ -189,19 +241,81 @@ class Turns:
                 self.uses[f"turn {turn}"] = solo.use(span.start_ns, span.end_ns)
                 found.update(solo.to_dict())
                 self.bound()
-        if warm and found.get("ok") and name in self.graphs and self.graphs[name] is not None:
+        if measured is None or not found.get("ok"):
+            return
+        if not short:
+            self.compare(name, turn, measured, row)
+        if warm and self.graphs.get(name) is not None and name not in self.without:
             with self.report.step(f"{name}_replay") as found:
-                step = GlobalStep(here.counter.step - 1)
-                again = replay_answers(here.trainer, measured.result["trajectories"], step, most_calls=4)
-                found.update(asdict(again))
+                index = GlobalStep(here.counter.step - 1)
+                again = replay_answers(here.trainer, measured.result["trajectories"], index, most_calls=4)
+                found.update(replay_facts(again))
 
-    def capture_again(self, seen: Any) -> None:
-        """Answer untimed: the weights have moved, and who comes next would wait for CUDA graphs."""
+    def go_back(self) -> None:
+        """Put back what training has changed; without that, should it fail, training goes on."""
+        if self.start is None:
+            return
+        try:
+            self.start.restore()
+            self.gpu.wait()
+        except Exception as error:
+            self.start = None
+            why = f"{type(error).__name__}: {error}"[:500]
+            self.report.document["same_iteration"] |= {"kept": False, "error": why}
+            print(f"   weights were not put back, training goes on: {why}", flush=True)
+
+    def compare(self, name: str, turn: str, measured: Any, row: dict[str, Any]) -> None:
+        """Compare what an order trained with what native training of the same iteration gave."""
+        if self.start is None:
+            return
+        if self.start.native is None:
+            if name == "native":
+                with self.report.step("native_outcome"):
+                    self.start.native = self.start.outcome(measured)
+            return
+        with self.report.step(f"{name}_{turn}_against_native") as found:
+            # prefixes that are made anew are made of other batches
+            exact = False if self.without.get(name) in (ANEW, EAGER, NOT_COMPILED) else None
+            compared = self.start.against_native(measured, exact=exact)
+            row["against_native"] = found["compared"] = compared
+            told = (f"{k} {v:.2g}" for k, v in compared.items() if isinstance(v, float))
+            print(f"   {compared['equality']}: {', '.join(told)}", flush=True)
+            if not compared["holds"]:
+                raise RuntimeError(f"{name} did not train what native training does: {compared['equality']}")
+
+    @contextmanager
+    def lever_off(self, name: str) -> Iterator[None]:
+        """In the block the policy is without what an order is without."""
+        lever, rollout = self.without.get(name), self.here.trainer.rollout
+        fields = {ANEW: ("keeps_prefix", False), EAGER: ("captured", None), NOT_COMPILED: ("compiled", None)}
+        if lever not in fields:
+            yield
+            return
+        field, value = fields[lever]
+        was = getattr(rollout.policy, field)
+        try:
+            self.set_policy(field, value)
+            yield
+        finally:
+            self.set_policy(field, was)
+
+    def set_policy(self, field: str, value: Any) -> None:
+        """Set an attribute of the rollout's policy; steps that were captured hold layers as they were."""
+        rollout = self.here.trainer.rollout
+        setattr(rollout.policy, field, value)
+        if field == "compiled":
+            rollout.forget_captured()
+            self.capture_again()
+
+    def capture_again(self) -> None:
+        """Answer untimed what was seen last: who comes next would wait for CUDA graphs that were dropped."""
+        if self.observed is None:
+            return
         from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.nodes import ROLLOUT
 
         policy = self.here.trainer.rollout.policy
-        own, cuda = type(policy), self.gpu.torch.cuda
+        own, cuda, seen = type(policy), self.gpu.torch.cuda, self.observed
         for priority in {0, self.streams.get(ROLLOUT, 0)}:  # of the native loop, and of graphs
             stream = (
                 cuda.Stream(self.config.device, priority=priority) if priority and self.gpu.cuda else None
@@ -229,6 +343,8 @@ class Turns:
                 "sm_activity": round(statistics.fmean(active), 4) if active else None,
                 "placement": of[0]["placement"],
             }
+            if (apart := weakest([r["against_native"] for r in of if "against_native" in r])) is not None:
+                table[name]["against_native"] = apart
             say(f"== {name}: {table[name]}", flush=True)
         todays = (t["wall_s"] for n, t in table.items() if n.partition(",")[0] in BASELINES)
         best = min(todays, default=None)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,8 +88,8 @@ def run_nsys(
             hint="install Nsight Systems, or use --backend auto",
         )
     report.unlink(missing_ok=True)
-    process = subprocess.Popen([str(found[0].path), *arguments, *command], env={**os.environ})
-    with _ending(process):
+    whole = [str(found[0].path), *arguments, *command]
+    with _ending(lambda: subprocess.Popen(whole, env={**os.environ})) as process:
         code = process.wait()
     if not report.is_file() or report.stat().st_size == 0:
         raise NsysError(
@@ -102,26 +102,39 @@ def run_nsys(
 
 
 @contextlib.contextmanager
-def _ending(nsys: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Turn the first SIGTERM or Ctrl-C into the signal at which nsys stops and writes its report.
+def _ending(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start nsys; turn the first SIGTERM or Ctrl-C into the signal at which it stops and writes its report.
 
     A second one would make nsys give up the report, so it is not passed on.
     """
     calls = itertools.count()
+    nsys: subprocess.Popen[bytes] | None = None
+    early = False
 
     def stop(number: int, _frame: object) -> None:
+        nonlocal early
         # counted in one step, since a second signal can come while this runs; a Ctrl-C at a terminal reaches
         # nsys too, which is in the same group
         if next(calls) == 0 and not (number == signal.SIGINT and _at_terminal()):
-            with contextlib.suppress(ProcessLookupError):
-                nsys.send_signal(signal.SIGINT)
+            if nsys is None:
+                early = True
+            else:
+                _tell(nsys)
 
     old = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        nsys = start()
+        if early:
+            _tell(nsys)
+        yield nsys
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _tell(nsys: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        nsys.send_signal(signal.SIGINT)
 
 
 def _at_terminal() -> bool:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -333,12 +333,15 @@ def run_command(
     if shutil.which(command[0]) is None:
         raise UsageError(f"command not found: {command[0]}", hint="check the spelling and the PATH")
     session.start()
-    try:
-        program = subprocess.Popen(list(command), env={**os.environ, **session.environment()})
-    except OSError as error:
-        session.stop()
-        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
-    with _passing_on(program):
+
+    def start() -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(list(command), env={**os.environ, **session.environment()})
+        except OSError as error:
+            session.stop()
+            raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+
+    with _passing_on(start) as program:
         code = _wait(program, session, start_on, stop_after)
     keep_ns = span_of(session.folder, start_on, stop_after) if start_on else (None, None)
     made = session.stop(keep_ns=keep_ns, progress=progress)
@@ -382,19 +385,32 @@ def span_of(folder: Path, name: str, count: int | None) -> tuple[int | None, int
 
 
 @contextlib.contextmanager
-def _passing_on(program: subprocess.Popen[bytes]) -> Any:
-    """Give SIGTERM to the program; leave Ctrl-C, which it gets from the terminal, to it."""
+def _passing_on(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program and give SIGTERM to it; leave Ctrl-C, which it gets from the terminal, to it."""
+    program: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
-    def forward(number: int, _frame: object) -> None:
+    def send(number: int) -> None:
+        assert program is not None
         with contextlib.suppress(ProcessLookupError):
             program.send_signal(number)
 
-    old = {signal.SIGTERM: signal.signal(signal.SIGTERM, forward)}
-    # a Ctrl-C at the terminal reaches the whole group, the program included
-    at_terminal = sys.stdin.isatty() if sys.stdin else False
-    old[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN if at_terminal else forward)
+    def forward(number: int, _frame: object) -> None:
+        if program is None:  # it is just being started
+            early.append(number)
+        else:
+            send(number)
+
+    old = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        program = start()
+        if sys.stdin and sys.stdin.isatty():
+            # a Ctrl-C at the terminal reaches the whole group, the program included; ignored any sooner,
+            # the program would be started with it ignored
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in early:
+            send(number)
+        yield program
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

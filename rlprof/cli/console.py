@@ -1,4 +1,4 @@
-"""What the verbs share at the edge: progress on a terminal, standard output, exit codes."""
+"""What the verbs share at the edge: progress, standard output, exit codes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rlprof.cli.lines import Lines
 from rlprof.errors import OutputError
-from rlprof.progress import Progress, silent
+from rlprof.progress import Progress
+
+
+def draws_bars() -> bool:
+    """Whether standard error is a terminal that can draw a bar."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Give a progress function: a bar on standard error if that is a terminal, else one that is silent."""
-    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield silent
+    """Give a progress function: a bar on standard error if that is a terminal, else plain lines at times."""
+    if not draws_bars():
+        yield Lines().progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn

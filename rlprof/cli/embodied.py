@@ -274,11 +274,14 @@ class Given:
         Raises
         ------
         ConfigurationError
-            If values do not fit together.
+            If values do not fit together, or one that was given would do nothing.
         """
         from rlprof.workloads.embodied.config import configure
+        from rlprof.workloads.embodied.option_effects import check_options
 
-        return configure(self.preset, **{**further, **self.values})
+        made = configure(self.preset, **{**further, **self.values})
+        check_options(made, self.values)
+        return made
 
 
 def with_workload(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
+from rlprof.cli.optimize_report import report
 
 app = typer.Typer(help="Find overlap in a training workload and measure what it gains.", no_args_is_help=True)
 
@@ -15,6 +16,9 @@ app = typer.Typer(help="Find overlap in a training workload and measure what it 
 @app.callback()
 def _root() -> None:
     """Find overlap in a training workload and measure what it gains."""
+
+
+app.command()(report)
 
 
 @app.command()
@@ -36,8 +40,11 @@ def embodied(
         int, typer.Option(metavar="N", min=1, help="Pairs of local trials of an alternative at most.")
     ] = 9,
     spares: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Spare simulators, which let epochs overlap.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Spare simulators, which let epochs overlap.", show_default="1"
+        ),
+    ] = None,
     activity: Annotated[
         str, typer.Option(metavar="SOURCE", help="auto, program, host or off: where activity comes from.")
     ] = "auto",
@@ -57,6 +64,7 @@ def embodied(
     DIR/graph.json and DIR/quotas.json are what rlprof run embodied uses from then on; DIR/report.html shows
     what was tried and what it gains. Ctrl-C ends with the best so far; --resume goes on.
     """
+    _refuse(given, resume=resume, force=force)
     from rlprof.cli.console import say, write
     from rlprof.errors import UsageError
     from rlprof.workloads.embodied.levers import chosen_values, wanted_levers
@@ -66,6 +74,12 @@ def embodied(
     config = given.config(**chosen)
     if activity not in ("auto", "program", "host", "off"):
         raise UsageError(f"no activity is called {activity!r}", hint="use auto, program, host or off")
+    if spares and spares >= config.rollout_epochs:
+        raise UsageError(
+            f"{spares} spare simulators, which let {config.rollout_epochs} rollout epochs overlap: at most"
+            f" {config.rollout_epochs - 1} would have something to do",
+            hint="give fewer --spares, or more --rollout-epochs",
+        )
     try:
         parts = tuple(int(part) for part in groups.split(","))
     except ValueError:
@@ -73,7 +87,7 @@ def embodied(
     request = Request(
         config=config,
         out=out,
-        spares=spares,
+        spares=1 if spares is None else spares,
         activity=activity,
         resume=resume,
         force=force,
@@ -96,6 +110,22 @@ def embodied(
             )
     done = optimize_embodied(request, say=say)
     write(done.summary)
+
+
+def _refuse(given: Given, *, resume: bool, force: bool) -> None:
+    """Refuse options that an optimisation can do nothing with."""
+    from rlprof.errors import UsageError
+
+    if given.values.get("reset_ahead"):
+        raise UsageError(
+            "--reset-ahead would do nothing: nothing is begun ahead in what the optimiser measures",
+            hint="leave it away, and give it to rlprof run embodied --graph",
+        )
+    if resume and force:
+        raise UsageError(
+            "--resume goes on with an optimisation that is there, and --force replaces it",
+            hint="give one of them",
+        )
 
 
 def seconds(text: str, *, option: str) -> float:

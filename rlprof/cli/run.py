@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlprof.cli.embodied import Given, with_workload
 from rlprof.errors import UsageError
+from rlprof.progress import Progress
+
+if TYPE_CHECKING:
+    from rlprof.workloads.embodied.config import Config
 
 app = typer.Typer(help="Run a training workload and measure it.", no_args_is_help=True)
 
@@ -61,21 +67,31 @@ def embodied(
 
     DIR/metrics.jsonl has a line for each iteration; a run that was ended goes on with --resume.
     """
-    from rlprof.cli.console import progress_bar, write
+    from rlprof.cli.console import say, write
+    from rlprof.workloads.embodied.graph_driver import RECORDED
     from rlprof.workloads.embodied.levers import kept_levers
     from rlprof.workloads.embodied.runner import run
 
+    if graph is not None and iterations <= RECORDED and not resume:
+        raise UsageError(
+            f"--graph would do nothing: {RECORDED} iterations are recorded before it can run",
+            hint=f"use --iterations {RECORDED + 1} or more",
+        )
+    if levers is not None and not kept_levers(levers):
+        say(f"{levers} has no levers: nothing was settled")
     config = given.config(**kept_levers(graph, levers))
     if config.reset_ahead and graph is None:
         raise UsageError(
             "--reset-ahead begins episodes where a graph runs, and none is given",
             hint="give --graph FILE, use --env-prefetch, or leave it away",
         )
+    if resume and force and capture is None:
+        raise UsageError(
+            "--resume goes on with a run that is there, and --force replaces it", hint="give one of them"
+        )
     if quotas is not None:
-        from rlprof.workloads.embodied.quota_file import QuotaFile
-
-        config = QuotaFile.read(quotas).apply(config)
-    with progress_bar() as progress:
+        config = _with_quotas(config, quotas, given)
+    with _shown(iterations) as (progress, finished):
         summary = run(
             config,
             out,
@@ -87,7 +103,14 @@ def embodied(
             graph=graph,
             activity=sm_activity.value,
             progress=progress,
+            finished=finished,
         )
+    for row in summary.rows[-1:]:
+        for what, key in (("denoise steps", "cuda_graph_refused"), ("layers", "compile_refused")):
+            if row.get(key):
+                say(f"{what} ran eagerly: {row[key]}")
+    if graph is not None and summary.rows and not any(row["graph"] for row in summary.rows):
+        say(f"{graph} ran in no iteration: the first {RECORDED} after a start are recorded")
     if not summary.rows:
         write(f"{out}: {summary.iterations} iterations are done already")
         return
@@ -97,3 +120,37 @@ def embodied(
         f"{out}: {summary.iterations} iterations, return {last['return_mean']:.3f},"
         f" success {last['success_frac']:.1%}, {rate:,.0f} simulator steps/s"
     )
+
+
+def _with_quotas(config: Config, path: Path, given: Given) -> Config:
+    """Take over the shares of a file, which are none that were given otherwise."""
+    from rlprof.cli.console import say
+    from rlprof.workloads.embodied.option_effects import option_of
+    from rlprof.workloads.embodied.quota_file import QuotaFile
+
+    file = QuotaFile.read(path)
+    made = file.apply(config)
+    for name, value in given.values.items():
+        if getattr(made, name) != value:
+            option = option_of(name)
+            raise UsageError(
+                f"{option} {value} would do nothing: --quotas gives {getattr(made, name)}",
+                hint=f"leave {option} or --quotas away",
+            )
+    if not file.quotas:
+        say(f"{path} has no quotas: {file.reason}")
+    return made
+
+
+@contextmanager
+def _shown(iterations: int) -> Iterator[tuple[Progress, Callable[[Mapping[str, Any]], None] | None]]:
+    """Give what is told how far a run is: a bar on a terminal, else a line for each iteration."""
+    from rlprof.cli.console import draws_bars, progress_bar
+    from rlprof.cli.lines import IterationLines
+
+    if draws_bars():
+        with progress_bar() as progress:
+            yield progress, None
+    else:
+        with IterationLines(iterations) as lines:
+            yield lines.progress, lines.finished

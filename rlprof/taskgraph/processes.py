@@ -280,7 +280,7 @@ class _ProcessWorker(Worker):
                 )
             guardian.end_group(self.process_id)
             self._buried = True
-        guardian.end_marked(self._mark)
+        guardian.end_marked(self._mark, group=self.process_id)
         self._await_exit(2.0)  # a process inside of the kernel may outlive a signal
         self._process.poll()
         self._connection.close()

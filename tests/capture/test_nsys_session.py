@@ -26,10 +26,10 @@ if sys.argv[1] == "--version":
     sys.exit()
 out = next(a.partition("=")[2] for a in sys.argv if a.startswith("--output="))
 at = next(i for i, a in enumerate(sys.argv) if i > 1 and not a.startswith("--"))
-child = subprocess.Popen(sys.argv[at:])
 told = []
 signal.signal(signal.SIGINT, lambda *_: (told.append(1), child.terminate()))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(99))  # nsys that is ended by force leaves no report
+child = subprocess.Popen(sys.argv[at:])
 child.wait()
 if len(told) < 2:
     open(out, "wb").write(b"NVIDIA Tegra Profiler Report " + bytes(4096))
@@ -72,7 +72,7 @@ def test_a_signal_makes_nsys_write_its_report(
     assert running.stdout.readline() == "go\n"
     for _ in range(times):
         running.send_signal(number)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=120)
     assert running.returncode == 143, err
     assert rlprof.read(out).ranges.height > 0
 
@@ -86,7 +86,22 @@ def test_a_second_signal_amid_the_first_is_not_passed_on() -> None:
             if len(sent) < 5:
                 signal.raise_signal(signal.SIGTERM)  # its handler runs before the first has returned
 
-    with _ending(Nsys()):  # type: ignore[arg-type]
+    with _ending(Nsys):  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGTERM)
+    assert sent == [signal.SIGINT]
+
+
+def test_a_signal_that_comes_as_nsys_starts_is_passed_on() -> None:
+    sent: list[int] = []
+
+    class Nsys:
+        def __init__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+        def send_signal(self, number: int) -> None:
+            sent.append(number)
+
+    with _ending(Nsys):  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGTERM)
     assert sent == [signal.SIGINT]
 
@@ -94,7 +109,7 @@ def test_a_second_signal_amid_the_first_is_not_passed_on() -> None:
 def test_the_exit_code_is_the_programs(tmp_path: Path, stand_in: dict[str, str]) -> None:
     out = tmp_path / "run.rlprof"
     running = capture(out, sys.executable, "-c", "raise SystemExit(3)", env=stand_in)
-    running.communicate(timeout=60)
+    running.communicate(timeout=120)
     assert running.returncode == 3
     assert out.is_file()
 
@@ -102,7 +117,7 @@ def test_the_exit_code_is_the_programs(tmp_path: Path, stand_in: dict[str, str])
 def test_stop_after_cuts_the_capture(tmp_path: Path, stand_in: dict[str, str]) -> None:
     out = tmp_path / "run.rlprof"
     running = capture(out, "true", env=stand_in, options=("--start-on", "minibatch", "--stop-after", "2"))
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=120)
     assert running.returncode == 0, err
     whole = rlprof.read(EXPORT).ranges.sort("start_ns")
     mine = whole.filter(whole["name"].cast(str) == "minibatch").sort("end_ns")

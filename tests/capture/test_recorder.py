@@ -30,6 +30,20 @@ from tests.capture.made import (
 from tests.conftest import ROOT
 
 PRELUDE = "import os, sys, time, threading, rlprof\nA = rlprof.annotate\n"
+#: Waits until what lies more than a flush time after now has been written.
+FLUSHED = f"""
+from rlprof.capture import recorder
+def flushed():
+    done, drain = threading.Event(), recorder.current._drain
+    after = time.monotonic() + {1.1 * recorder.FLUSH_S}
+    def drains():
+        late = time.monotonic() > after
+        drain()
+        if late: done.set()
+    recorder.current._drain = drains
+    assert done.wait(60)
+    recorder.current._drain = drain
+"""
 
 
 @pytest.fixture
@@ -117,13 +131,15 @@ def test_recording_twice_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_leaving_with_ranges_open_records_them_as_cut(folder: Path) -> None:
     code = """
+inside = threading.Event()
 def wait():
     with A('in thread'):
+        inside.set()
         time.sleep(60)
 threading.Thread(target=wait, daemon=True).start()
 A('outer').__enter__()
 with A('done'): pass
-time.sleep(0.1)
+inside.wait(60)
 sys.exit(3)
 """
     assert program(code, folder, rc=3) == ""
@@ -154,11 +170,11 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_process_that_ends_at_once_loses_what_was_not_flushed(folder: Path, ending: str) -> None:
     end, rc = ENDINGS[ending]
-    code = f"""
+    code = f"""{FLUSHED}
 with A('outer'):
     for i in range(1000):
         with A('step'): pass
-    time.sleep({2.5 * recorder.FLUSH_S})
+    flushed()
     for i in range(10):
         with A('late'): pass
     {end}
@@ -175,9 +191,9 @@ with A('outer'):
 
 
 def test_a_program_that_replaces_itself_is_two_processes_of_one_number(folder: Path) -> None:
-    code = f"""
+    code = f"""{FLUSHED}
 with A('first'):
-    time.sleep({2.5 * recorder.FLUSH_S})
+    flushed()
     os.execv(sys.executable, [sys.executable, '-c', "import rlprof\\nwith rlprof.annotate('second'): pass"])
 """
     program(code, folder)
@@ -272,15 +288,15 @@ if __name__ == '__main__':
 
 
 def test_a_child_whose_session_has_ended_stops_recording(folder: Path) -> None:
-    code = """
+    code = f"""{FLUSHED}
 import shutil
-from rlprof.capture import recorder
 with A('a'): pass
 folder = recorder.current.folder
-time.sleep(0.7)
+flushed()
 shutil.rmtree(folder)
 with A('b'): pass
-time.sleep(1.2)
+until = time.monotonic() + 60
+while not recorder.current._closed and time.monotonic() < until: time.sleep(0.01)
 log = recorder.current.log()
 for _ in range(100):
     with A('c'): pass

@@ -53,6 +53,7 @@ def test_it_samples_until_told_to_stop(tmp_path: Path, how: str) -> None:
     assert (word, greeting["backend"], greeting["source"]) == ("ready", "host", "host_cores")
     began = time.monotonic_ns()
     time.sleep(1.2)
+    until_samples(tmp_path, 21)
     if how == "term":
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -91,7 +92,7 @@ def test_it_dies_with_its_parent_and_keeps_what_it_had(tmp_path: Path) -> None:
     assert parent.stdout is not None
     word, pid = parent.stdout.readline().split()
     assert word == "ready"
-    time.sleep(1.0)
+    until_samples(tmp_path, 6)
     parent.kill()
     parent.wait()
     limit = time.monotonic() + 60
@@ -114,6 +115,18 @@ def test_when_it_is_killed_all_but_the_last_moment_is_there(tmp_path: Path) -> N
     found = parts(tmp_path)
     assert not found.facts["sampler"]["finished"]
     assert flushed_ns(tmp_path) >= began + 10**9
+
+
+def until_samples(folder: Path, count: int) -> None:
+    """Wait until so many are on the disk."""
+    limit = time.monotonic() + 60
+    while samples_on_disk(folder) < count and time.monotonic() < limit:
+        time.sleep(0.05)
+
+
+def samples_on_disk(folder: Path) -> int:
+    activity = parts(folder).tables.get("activity")
+    return 0 if activity is None else int(activity.num_rows)
 
 
 def flushed_ns(folder: Path) -> int:

@@ -139,6 +139,41 @@ def test_the_exit_code_is_the_programs(tmp_path, program):
     assert nodes(made)["iteration"] == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_as_the_program_starts_is_passed_on(tmp_path, monkeypatch, number):
+    popen = subprocess.Popen
+
+    def interrupted(*arguments, **more):
+        made = popen(*arguments, **more)
+        signal.raise_signal(number)
+        return made
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    monkeypatch.setattr(sys, "stdin", None)  # no terminal, which would tell the program itself
+    code, made = run_command(["sleep", "60"], Session(tmp_path / "run.rlprof", Options(backend="none")))
+    assert code == 128 + number
+    assert made.is_file()
+
+
+def test_a_program_at_a_terminal_is_not_started_with_ctrl_c_ignored(tmp_path):
+    """It gets Ctrl-C from the terminal itself, and what is ignored stays so in what is started."""
+    out = tmp_path / "handler"
+    captured = f"import signal; open({str(out)!r}, 'w').write(str(signal.getsignal(signal.SIGINT)))"
+    code = (
+        "import sys\nfrom rlprof.capture.options import Options\n"
+        "from rlprof.capture.session import Session, run_command\n"
+        f"session = Session({str(tmp_path / 'run.rlprof')!r}, Options(backend='none'))\n"
+        f"assert sys.stdin.isatty()\nrun_command([sys.executable, '-c', {captured!r}], session)"
+    )
+    master, terminal = os.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", code], stdin=terminal, check=True)
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert "default_int_handler" in out.read_text()
+
+
 def test_a_command_that_does_not_exist(tmp_path):
     with pytest.raises(UsageError, match="command not found: nonesuch"):
         run_command(["nonesuch"], host(tmp_path / "run.rlprof"))
@@ -153,8 +188,9 @@ def test_a_span_of_ranges_is_kept(tmp_path, program):
     trace = rlprof.read(made)
     whole = trace.ranges.filter(~pl.col("cut") & (pl.col("name") == "iteration"))
     assert whole.height == 2
-    assert trace.samples["end_ns"].max() <= trace.meta.end_ns + 60_000_000
-    assert trace.meta.duration_ns < 0.6e9
+    assert trace.samples["start_ns"].max() < trace.meta.end_ns
+    # however long they took: from the start of the first to the end of the second
+    assert trace.meta.duration_ns == whole["end_ns"].max() - whole["start_ns"].min()
 
 
 def flushed(out: Path, count: int) -> None:
@@ -253,7 +289,10 @@ def test_kill_9_of_a_child_leaves_the_others_whole(tmp_path, program):
 def test_kill_9_of_the_sampler_is_noted(tmp_path):
     session = host(tmp_path / "run.rlprof")
     session.start()
-    time.sleep(0.8)
+    deadline = time.monotonic() + 60
+    while not any("activity" in part.tables for part in read_parts(session.folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     session._sampler.kill()
     time.sleep(0.7)
     trace = rlprof.read(session.stop())
@@ -384,5 +423,5 @@ with rlprof.capture({str(tmp_path / "run.rlprof")!r}, backend="host"):
         pass
 assert "polars" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert nodes(tmp_path / "run.rlprof") == {"iteration": 1}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from rlprof.workloads.embodied.quota_file import QuotaFile
 from tests.conftest import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -20,6 +24,7 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
     out = tmp_path / "run"
     first = cli("run", "embodied", *SMALL, "--iterations", "1", "--out", out)
     assert first.code == 0, first.err
+    assert re.fullmatch(r"(starting: .*\n|training: .*\n)?iteration 1 of 1: [^\x00-\x1f]+\n", first.err)
     assert re.fullmatch(
         rf"{re.escape(str(out))}: 1 iterations, return [\d.-]+, success [\d.]+%, [\d,]+ simulator steps/s\n",
         first.out,
@@ -35,6 +40,47 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
     assert "2 iterations are done already" in done.out
 
 
+def test_shares_of_a_file_and_of_options_are_not_mixed(cli, tmp_path) -> None:
+    for quotas, said in (({"simulator": 40}, "give one"), ({}, "")):
+        QuotaFile(quotas, "no level pays").write(tmp_path / "quotas.json")
+        options = ["--simulator", "mujoco_warp", "--quotas", tmp_path / "quotas.json", "--device", "cuda:99"]
+        if said:
+            options += ["--simulator-sm-percent", "50"]
+        result = cli("run", "embodied", *SMALL, *options, "--out", tmp_path / "run")
+        assert result.code == 2
+        assert ("--simulator-sm-percent 50 would do nothing: --quotas gives 40" in result.err) == bool(quotas)
+        assert ("quotas.json has no quotas: no level pays" in result.err) != bool(quotas)
+
+
+@pytest.mark.slow
+def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) -> None:
+    out = tmp_path / "run"
+    arguments = ["run", "embodied", *SMALL, "--iterations", "1000000", "--out", str(out)]
+    code = "from rlprof.cli.main import run; run()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert driver.stderr is not None
+    try:
+        lines = [line for _ in range(2) if b"no iteration" not in (line := driver.stderr.readline())]
+        driver.send_signal(signal.SIGINT)
+        printed, errors = driver.communicate(timeout=30)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert driver.returncode == 130
+    assert printed == b""
+    assert lines
+    for line in lines:
+        assert re.fullmatch(
+            rb"iteration \d+ of 1000000: [\d.]+ s, [\d,]+ simulator steps/s, return [\d.-]+, success [\d.]+%,"
+            rb" policy loss [\d.e+-]+, value loss [\d.e+-]+\n",
+            line,
+        )
+    assert b"\r" not in errors
+    assert b"\x1b" not in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -46,6 +92,13 @@ def test_a_run_and_its_continuation(cli, tmp_path) -> None:
         (["--workers", "2", "--reset-ahead"], "give --graph FILE, use --env-prefetch"),
         (["--workers", "2", "--reset-ahead", "--schedule", "async"], "and none is given"),
         (["--prefix-worker", "--rollout-process"], "leave --prefix-worker or --rollout-process away"),
+        (["--whole-answers", "--rollout-process"], "leave --whole-answers or --rollout-process away"),
+        (["--whole-answers", "--schedule", "hybrid"], "--whole-answers would do nothing: with the schedule"),
+        (["--denoise-steps", "2"], "--denoise-steps would do nothing: openvla_oft has no denoise steps"),
+        (["--timeout", "5"], "--timeout would do nothing: the simulator is in this process"),
+        (["--workers", "5"], "--workers would do nothing: 4 environments make no 5 processes"),
+        (["--resume", "--force"], "give one of them"),
+        (["--graph", "graph.json", "--iterations", "2"], "use --iterations 3 or more"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(cli, tmp_path, arguments: list[str], says: str) -> None:

@@ -156,10 +156,10 @@ def test_threads_with_several_parents_need_a_context() -> None:
     gate = threading.Barrier(2)
 
     def middle_body() -> None:
-        gate.wait(10)
+        gate.wait(60)
         errors.append(pool.submit(node).exception())
         errors.append(pool.submit(contextvars.copy_context().run, node).exception())
-        gate.wait(10)
+        gate.wait(60)
 
     def body() -> None:
         run = [contextvars.copy_context().run for _ in range(2)]
@@ -282,7 +282,7 @@ def test_a_future_ends_the_call_when_it_completes() -> None:
     gate = threading.Event()
 
     def work() -> np.ndarray:
-        gate.wait(10)
+        gate.wait(60)
         return np.random.default_rng().normal(size=3)
 
     def body() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,47 @@ from rlprof.taskgraph import verify
 SAMPLES = 6
 
 
-class Policy:
+class Meets:
+    """Its calls wait for those of another process at the same time, if told so."""
+
+    folder: Path | None = None
+
+    def meet_from_now(self, folder: str, first: int, last: int) -> None:
+        """Let calls with numbers from `first` to `last` meet those of the other one, in order."""
+        self.folder, self.calls, self.meeting = Path(folder), 0, range(first, last + 1)
+
+    def meet(self) -> None:
+        if self.folder is None:
+            return
+        if self.calls in self.meeting:
+            name = f"meeting {self.calls - self.meeting[0]}"
+            (self.folder / f"{name} {type(self).__name__}").touch()
+            until = time.monotonic() + 60
+            while len(list(self.folder.glob(f"{name} *"))) < 2:
+                assert time.monotonic() < until, "the other process has no call now"
+                time.sleep(0.001)
+        self.calls += 1
+
+
+class Policy(Meets):
     def __init__(self, slow_s: float = 0.0) -> None:
         self.weights = np.linspace(-1, 1, 3)
         self.slow_s = slow_s
 
     def infer(self, obs: Any, samples: Any = None) -> dict[str, Any]:
+        self.meet()
         time.sleep(self.slow_s * len(obs) / SAMPLES)
         return {"action": np.tanh(obs * self.weights)}
 
 
-class Simulator:
+class Simulator(Meets):
     def __init__(self, slow_s: float = 0.0) -> None:
         self.position = np.zeros((SAMPLES, 3))
         self.slow_s = slow_s
 
     def step(self, action: Any, samples: Any = None) -> tuple[Any, Any]:
         rows = np.arange(SAMPLES) if samples is None else samples
+        self.meet()
         time.sleep(self.slow_s * len(rows) / SAMPLES)
         self.position[rows] = 0.9 * self.position[rows] + action
         return self.position[rows].copy(), self.position[rows].sum(axis=1)
@@ -100,7 +125,7 @@ def compare(program: Program, region: LoopNode, policy: Any) -> None:
     assert equal_bits(got, wanted)
 
 
-def test_worker_processes_give_the_native_bits_and_overlap() -> None:
+def test_worker_processes_give_the_native_bits_and_overlap(tmp_path: Path) -> None:
     slow_s = 0.03
     with LocalWorker("policy", Policy, slow_s) as policy, LocalWorker("sim", Simulator, slow_s) as simulator:
         trainer = Trainer(policy, simulator, lambda x: x)
@@ -108,6 +133,9 @@ def test_worker_processes_give_the_native_bits_and_overlap() -> None:
         compare(program, region, policy)
         graph = program.graph(program._recordings["rollout"])
         program.install(interleave(split_spatial(graph, "rollout/chunk", 2), "rollout/chunk"))
+        # of eight calls each: the policy answers the second half while the simulator steps the first
+        policy.meet_from_now(str(tmp_path), 1, 7)
+        simulator.meet_from_now(str(tmp_path), 0, 6)
         region(np.zeros((SAMPLES, 3)))
         runs = program.table["rollout"].last_record.tasks
         busy = {"policy": [], "simulator": []}

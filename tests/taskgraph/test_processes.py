@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -87,6 +88,18 @@ def after(seconds: float, what: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+def once_there(path: Path, what: Callable[[], object]) -> threading.Timer:
+    """Do something when a task has made its file."""
+
+    def waits() -> None:
+        until = time.monotonic() + 50
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        what()
+
+    return after(0, waits)
+
+
 @given(graphs())
 @settings(max_examples=30, deadline=None)
 def test_any_graph_runs_as_it_says(pool: ProcessBackend, graph: TaskGraph) -> None:
@@ -107,8 +120,18 @@ def test_a_worker_is_a_process_that_keeps_its_state_from_run_to_run(pool: Proces
     assert [later[i][0] - before[i][0] for i in "lr"] == [1, 1]
 
 
-def test_workers_run_beside_each_other_and_each_one_task_at_a_time(pool: ProcessBackend) -> None:
-    tasks = tuple(task(f"{w}{i}", "device", w) for w in ("left", "right") for i in range(2))
+def beside(tmp_path: Path) -> tuple[Task, ...]:
+    """Two tasks for each worker: the first ones are complete once both have begun."""
+    meet = (("folder", str(tmp_path)),)
+    return tuple(task(f"{w}0", "meet", w, provenance=meet) for w in ("left", "right")) + tuple(
+        task(f"{w}1", "device", w, program_order=1) for w in ("left", "right")
+    )
+
+
+def test_workers_run_beside_each_other_and_each_one_task_at_a_time(
+    pool: ProcessBackend, tmp_path: Path
+) -> None:
+    tasks = beside(tmp_path)
     record = run(TaskGraph(tasks), pool).record
     runs = sorted(record.tasks, key=lambda r: r.start_ns)
     assert runs[0].end_ns > runs[1].start_ns
@@ -116,8 +139,9 @@ def test_workers_run_beside_each_other_and_each_one_task_at_a_time(pool: Process
     assert all(r.end_ns - r.returned_ns > 30e6 for r in runs)  # complete when `wait` returned
 
 
-def test_tasks_without_a_worker_go_to_any_that_can(pool: ProcessBackend) -> None:
-    free = run(TaskGraph(tuple(task(f"t{i}", "device") for i in range(4))), pool).record
+def test_tasks_without_a_worker_go_to_any_that_can(pool: ProcessBackend, tmp_path: Path) -> None:
+    tasks = tuple(dataclasses.replace(t, worker=None) for t in beside(tmp_path))
+    free = run(TaskGraph(tasks), pool).record
     assert {r.worker for r in free.tasks} == {"left", "right"}
     with ProcessBackend({"all": Counter, "few": no_restore}) as backend:
         record = run(TaskGraph(tuple(task(f"t{i}", "add") for i in range(4))), backend).record
@@ -237,15 +261,12 @@ def test_a_worker_killed_in_the_middle_takes_all_that_it_started_with_it(tmp_pat
     killed: list[float] = []
 
     def kill() -> None:
-        until = time.monotonic() + 50
-        while not path.exists() and time.monotonic() < until:
-            time.sleep(0.01)
         killed.append(time.monotonic())
         os.kill(backend.process_ids["left"], signal.SIGKILL)
 
     with ProcessBackend({"left": Counter, "right": Counter}, grace_s=0.5) as backend:
         started = backend.process_ids
-        killer = after(0, kill)
+        killer = once_there(path, kill)
         error, _ = stopped(graph, backend)
         assert time.monotonic() - killed[0] < 40
         killer.join()
@@ -266,9 +287,11 @@ def test_a_worker_killed_in_the_middle_takes_all_that_it_started_with_it(tmp_pat
         assert run(one("add"), backend).outputs == {"a": 1}
 
 
-def test_other_workers_finish_what_they_do_and_can_be_used_again() -> None:
-    graph = TaskGraph((task("bad", "die", "left"), task("slow", "device", "right")))
-    with ProcessBackend({"left": Counter, "right": Counter}) as backend:
+def test_other_workers_finish_what_they_do_and_can_be_used_again(tmp_path: Path) -> None:
+    meet = (("folder", str(tmp_path)),)
+    bad, slow = (("bad", "meet_and_die", "left"), ("slow", "meet", "right"))
+    graph = TaskGraph((task(*bad, provenance=meet), task(*slow, provenance=meet)))
+    with ProcessBackend({"left": Counter, "right": Counter}, grace_s=60.0) as backend:
         error, _ = stopped(graph, backend)
         assert "exited with status 7" in str(error)
         assert {r.task: r.failed for r in error.record.tasks} == {"bad": True, "slow": False}
@@ -293,11 +316,12 @@ def test_a_task_that_takes_too_long_loses_its_worker(how: str) -> None:
         assert not alive(process)
 
 
-def test_cancelling_ends_what_does_not_finish_in_time() -> None:
-    cancellation = Cancellation()
+def test_cancelling_ends_what_does_not_finish_in_time(tmp_path: Path) -> None:
+    cancellation, path = Cancellation(), tmp_path / "hangs"
     with ProcessBackend({"left": Counter, "right": Counter}, grace_s=0.3) as backend:
-        timer = after(1.0, lambda: cancellation.cancel("enough"))  # the short task is done by then
-        graph = TaskGraph((task("a", "hang", "left"), task("b", "add", "right")))
+        timer = once_there(path, lambda: cancellation.cancel("enough"))
+        hang = task("a", "hang", "left", provenance=(("path", str(path)),))
+        graph = TaskGraph((hang, task("b", "add", "right")), (Edge("b", "a", "order"),))
         begun = time.monotonic()
         with pytest.raises(RunCancelledError, match=r"enough.* 1 of 2 tasks not done") as caught:
             run(graph, backend, cancellation=cancellation)
@@ -307,12 +331,13 @@ def test_cancelling_ends_what_does_not_finish_in_time() -> None:
         assert set(backend.lost) == {"left"}
 
 
-def test_ctrl_c_ends_what_does_not_finish_in_time() -> None:
+def test_ctrl_c_ends_what_does_not_finish_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "hangs"
     with ProcessBackend({"left": Counter}, grace_s=0.2) as backend:
         main = threading.main_thread().ident or 0
-        timer = after(0.2, lambda: signal.pthread_kill(main, signal.SIGINT))
+        timer = once_there(path, lambda: signal.pthread_kill(main, signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            run(one("hang"), backend)
+            run(one("hang", provenance=(("path", str(path)),)), backend)
         timer.join()
         assert set(backend.lost) == {"left"}
 
@@ -439,7 +464,7 @@ def test_a_worker_whose_state_cannot_be_saved_is_refused_before_the_trial() -> N
         assert run(one("add"), backend).outputs == {"a": 1}
 
 
-def test_one_run_at_a_time(pool: ProcessBackend) -> None:
+def test_one_run_at_a_time(pool: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[str] = []
 
     def other() -> None:
@@ -448,9 +473,14 @@ def test_one_run_at_a_time(pool: ProcessBackend) -> None:
         except UsageError as error:
             errors.append(str(error))
 
-    timer = after(0.02, other)
-    run(TaskGraph(tuple(task(f"t{i}", "device", "left") for i in range(3))), pool)
-    timer.join()
+    submit = pool.submit
+
+    def submit_beside_another_run(*arguments: Any) -> None:
+        submit(*arguments)
+        after(0, other).join()
+
+    monkeypatch.setattr(pool, "submit", submit_beside_another_run)
+    run(one("device"), pool)
     assert len(errors) == 1
     assert "serves another run" in errors[0]
 

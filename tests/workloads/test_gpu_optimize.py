@@ -23,7 +23,7 @@ from benchmarks.gpu.solo import (
     renewed_every_s,
     works,
 )
-from benchmarks.gpu.turns import NOT_AHEAD, ways_to_draw
+from benchmarks.gpu.turns import ANEW, EAGER, NOT_AHEAD, NOT_COMPILED, NOT_NICE, ways_to_draw
 from benchmarks.rl_programs import make
 from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.bound import Limit, Resource, bound
@@ -42,7 +42,7 @@ def run(walls: dict[str, list[float]], *graphs: str) -> Any:
     rows = [{"variant": n, "warm_up": False, "wall_s": s} for n, of in walls.items() for s in of]
     made.report = SimpleNamespace(document={"iterations": rows})  # type: ignore[assignment]
     made.args = SimpleNamespace(variants="native,hybrid,by hand,optimised")  # type: ignore[assignment]
-    made.graphs, made.drawn = {"native": None}, {}
+    made.graphs, made.drawn, made.without, made.start = {"native": None}, {}, {}, None
     for graph in graphs:
         name, _, kind = graph.partition("=")
         made.graphs[name] = SimpleNamespace(hash=kind)
@@ -69,6 +69,86 @@ def test_a_graph_with_resets_ahead_runs_without_them_too() -> None:
     assert made.names() == ["native", "hybrid", "optimised", NOT_AHEAD]
     assert made.settled(NOT_AHEAD)
     assert not made.settled("optimised")
+
+
+def test_orders_without_a_lever_run_natively_and_by_the_best_graph(capsys) -> None:
+    made = run({}, "by hand=a", "optimised=b")
+    made.config = SimpleNamespace(cuda_graph=True, keep_prefix=False, compile_policy=True, simulator_nice=10)
+    made.args.variants = (
+        "native,optimised,steps_not_captured,best_steps_not_captured,prefixes_anew,"
+        "best_layers_not_compiled,simulators_not_nice"
+    )
+    made.levers_off()
+    made.levers_off()  # once is enough
+    ablations = [EAGER, f"optimised, {EAGER}", NOT_NICE]
+    assert made.names() == ["native", "optimised", *ablations]
+    assert list(made.without) == ablations
+    assert made.graphs[EAGER] is None
+    assert made.graphs[f"optimised, {EAGER}"] is made.graphs["optimised"]
+    assert made.drawn == {NOT_NICE: (("simulator_nice", 0),)}
+    assert all(made.settled(name) for name in ablations)
+    told = capsys.readouterr().out
+    assert "prefixes anew: LEFT OUT, there is no keep_prefix" in told
+    assert "best layers not compiled: LEFT OUT" in told
+    alone = run({})
+    alone.config = made.config
+    alone.args.variants = "native,best_steps_not_captured"
+    alone.levers_off()
+    assert alone.names() == ["native"]
+    assert "there is no graph" in capsys.readouterr().out
+
+
+def test_a_policy_is_without_a_lever_in_a_block_alone() -> None:
+    made = run({})
+    forgotten: list[Any] = []
+    policy = SimpleNamespace(keeps_prefix=True, captured="graphs", compiled="layers")
+    rollout = SimpleNamespace(policy=policy, forget_captured=lambda: forgotten.append(policy.compiled))
+    made.here = SimpleNamespace(trainer=SimpleNamespace(rollout=rollout))
+    made.observed = None
+    made.without = {"a": ANEW, f"optimised, {EAGER}": EAGER, "c": NOT_COMPILED, "d": NOT_NICE}
+    seen = {}
+    for name in (*made.without, "native"):
+        with made.lever_off(name):
+            seen[name] = (policy.keeps_prefix, policy.captured, policy.compiled)
+    whole = (True, "graphs", "layers")
+    assert seen == {
+        "a": (False, "graphs", "layers"),
+        f"optimised, {EAGER}": (True, None, "layers"),
+        "c": (True, "graphs", None),
+        "d": whole,
+        "native": whole,
+    }
+    assert forgotten == [None, "layers"]  # captured steps hold layers as they were
+    with pytest.raises(ZeroDivisionError), made.lever_off("a"):
+        _ = 1 / 0
+    assert (policy.keeps_prefix, policy.captured, policy.compiled) == whole
+
+
+def test_native_schedules_alone_need_no_graph() -> None:
+    made = run({})
+    made.ways, made.args.parts = {}, "variants"
+    made.args.variants = "native,colocated-pipe,steps_not_captured"
+    assert not made.wants_graph
+    for variants in ("native,by_hand", "native,best_prefixes_anew", "resets_not_ahead"):
+        made.args.variants = variants
+        assert made.wants_graph
+    made.args.variants, made.args.parts = "native", "optimise,variants"
+    assert made.wants_graph
+
+
+def test_training_goes_on_where_weights_cannot_be_put_back(capsys) -> None:
+    made = run({})
+    made.go_back()  # nothing is kept
+    made.gpu = SimpleNamespace(wait=lambda: None)
+    put = [0]
+    made.start = SimpleNamespace(restore=lambda: put.append(1 // put[-1]))
+    made.report.document["same_iteration"] = {"kept": True, "iteration": 2}
+    made.go_back()
+    assert made.start is None
+    found = made.report.document["same_iteration"]
+    assert (found["kept"], found["iteration"]) == (False, 2)
+    assert found["error"].startswith("ZeroDivisionError")
+    assert "training goes on" in capsys.readouterr().out
 
 
 def test_a_graph_by_hand_is_drawn_elsewhere_where_none_was_searched() -> None:

@@ -88,6 +88,7 @@ class DcgmSampler:
         self._text = b""
         self._last: dict[int, int] = {}
         self._answered = False
+        self._early: list[Samples] = []
         self._losses = Losses()
 
     def start(self) -> Sequence[Device]:
@@ -110,11 +111,12 @@ class DcgmSampler:
         said: list[str] = []
         limit = time.monotonic() + START_S
         while not self._answered and time.monotonic() < limit:
-            lines = self._lines(wait_s=0.1)
-            said += lines
-            self._take(lines)
-            if self._process.poll() is not None and not self._answered:
+            ended = self._process.poll() is not None  # before what it said last is read
+            self._hear(said, wait_s=0.1)
+            if ended:
                 break
+        if not self._answered:
+            self._hear(said, wait_s=0.0)  # this process may have been kept waiting itself
         if not self._answered:
             self._end()
             raise SamplerError(
@@ -122,6 +124,11 @@ class DcgmSampler:
                 hint="see that nv-hostengine runs and `dcgmi profile --list` shows field 1002",
             )
         return [Device(d) for d in sorted(self._last)]
+
+    def _hear(self, said: list[str], wait_s: float) -> None:
+        lines = self._lines(wait_s)
+        said += lines
+        self._early += self._take(lines)
 
     def drain(self) -> Sequence[Samples]:
         """The answers that have come.
@@ -131,16 +138,22 @@ class DcgmSampler:
         SamplerError
             If ``dcgmi`` has ended by itself: no more will come.
         """
-        samples = self._take(self._lines(wait_s=0.0))
-        if not samples and self._process is not None and (code := self._process.poll()) is not None:
+        assert self._process is not None
+        code = self._process.poll()  # before what it said last is read
+        samples = self._new()
+        if not samples and code is not None:
             raise SamplerError(f"dcgmi ended with code {code} (was the host engine stopped?)")
         return samples
 
     def stop(self) -> Sequence[Samples]:
         """End ``dcgmi``."""
-        samples = self._take(self._lines(wait_s=0.0))
+        samples = self._new()
         self._end()
         return samples
+
+    def _new(self) -> list[Samples]:
+        early, self._early = self._early, []
+        return early + self._take(self._lines(wait_s=0.0))
 
     def losses(self) -> Losses:
         """Answers that were no number, and missing ones."""
@@ -154,33 +167,44 @@ class DcgmSampler:
         import numpy as np
 
         samples = []
-        at = self._now()
+        answers: dict[int, list[float | None]] = {}
         for line in lines:
-            row = parse_row(line)
-            if row is None:
-                continue
-            device, share = row
-            self._answered = self._answered or share is not None
-            last = self._last.get(device)
-            self._last[device] = at
-            if last is None or at <= last:
-                continue
-            if share is None:
-                self._losses.invalid += 1
-                self._losses.gap(at - last, self.period_ns)
-                continue
-            start = max(last, at - 3 * self.period_ns // 2)
-            if start > last:
-                self._losses.gap(start - last, self.period_ns)
-            samples.append(
-                Samples(
-                    device,
-                    np.array([start], np.int64),
-                    np.array([at], np.int64),
-                    np.array([share], np.float64),
+            if (row := parse_row(line)) is not None:
+                answers.setdefault(row[0], []).append(row[1])
+        for device, shares in answers.items():
+            self._answered = self._answered or any(share is not None for share in shares)
+            for last, at, share in self._dated(device, shares):
+                if share is None:
+                    self._losses.invalid += 1
+                    self._losses.gap(at - last, self.period_ns)
+                    continue
+                start = max(last, at - 3 * self.period_ns // 2)
+                if start > last:
+                    self._losses.gap(start - last, self.period_ns)
+                samples.append(
+                    Samples(
+                        device,
+                        np.array([start], np.int64),
+                        np.array([at], np.int64),
+                        np.array([share], np.float64),
+                    )
                 )
-            )
         return samples
+
+    def _dated(self, device: int, shares: list[float | None]) -> list[tuple[int, int, float | None]]:
+        """Answers of a GPU that came at once, since nobody read for a while, with their starts and ends.
+
+        They share the time since the one before; of the very first one nobody knows when it began.
+        """
+        at = self._now()
+        last = self._last.get(device)
+        if last is None:
+            shares = shares[1:]
+            last = at - len(shares) * self.period_ns
+        self._last[device] = at
+        ends = [last + (at - last) * k // len(shares) for k in range(len(shares) + 1)] if shares else []
+        found = zip(ends, ends[1:], shares, strict=False)
+        return [(begun, ended, share) for begun, ended, share in found if ended > begun]
 
     def _lines(self, wait_s: float) -> list[str]:
         assert self._process is not None

@@ -344,7 +344,7 @@ class _Run:
                     run(reference)
                 run(trial)
             watched = sides.reference(lambda: run(reference)), sides.candidate(lambda: run(trial))
-            return sides.judged(measure_paired(*watched, rule, clock=self.clock))
+            return sides.judged(measure_paired(*watched, rule, clock=self.clock, watch=self.log.measuring))
         except RestoreError:
             raise
         except Exception as error:
@@ -442,7 +442,7 @@ class _Run:
 
         sides = Sides.beside(self.workload)
         watched = sides.reference(lambda: run(present)), sides.candidate(lambda: run(graph))
-        result = sides.judged(measure_paired(*watched, left, clock=self.clock))
+        result = sides.judged(measure_paired(*watched, left, clock=self.clock, watch=self.log.measuring))
         self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
 

@@ -293,7 +293,9 @@ class _Run:
             return found.time_s
 
         rule = replace(self.rule, budget_s=self.left_s)
-        result = measure_paired(lambda: run(before, 0), lambda: run(value, 1), rule, clock=self.clock)
+        result = measure_paired(
+            lambda: run(before, 0), lambda: run(value, 1), rule, clock=self.clock, watch=self.log.measuring
+        )
         return replace(result, doubts=doubts(*states))
 
 

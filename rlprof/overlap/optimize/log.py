@@ -7,10 +7,15 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlprof.errors import OutputError
 
+if TYPE_CHECKING:
+    from rlprof.analysis.trials import PairedComparison
+
+#: A comparison tells how far it is where nobody was told anything for so long, seconds.
+SILENT_S = 15.0
 Entry = dict[str, Any]
 #: Paths of nodes and ids of calls.
 _PATH = re.compile(r"[A-Za-z_][\w#]*(?:\[\d+\])?(?:/[A-Za-z_][\w#]*(?:\[\d+\])?(?:@\d+)?)+")
@@ -44,6 +49,7 @@ class DecisionLog:
         #: Number of the session that is logged.
         self.session = 1
         self._path, self._listen, self._clock, self._start = path, listen, clock, clock()
+        self._told = self._start
 
     def add(self, what: str, **facts: Any) -> None:
         """Add an entry."""
@@ -57,8 +63,20 @@ class DecisionLog:
             except OSError as error:
                 raise OutputError(f"cannot be written ({error.strerror})", where=self._path) from error
         if self._listen is not None:
+            self._told = self._clock()
             for line in lines(entry):
                 self._listen(line)
+
+    def measuring(self, result: PairedComparison) -> None:
+        """Tell how far a comparison is, if nothing was told for some time; that is no entry."""
+        if self._listen is None or self._clock() - self._told < SILENT_S:
+            return
+        self._told = self._clock()
+        count = len(result.pairs)
+        self._listen(
+            f"  measuring, {count} pair{'' if count == 1 else 's'} so far: medians"
+            f" {_seconds(result.reference.median_s)} -> {_seconds(result.candidate.median_s)}"
+        )
 
     def text(self) -> str:
         """All entries for people."""
@@ -73,7 +91,12 @@ def text(entries: Iterable[Mapping[str, Any]]) -> str:
 def lines(entry: Mapping[str, Any]) -> list[str]:
     """One entry for people; of paths their last part, of calls what tells them apart."""
     made = _WORDS.get(entry["what"])
-    return [str(dict(entry))] if made is None else [_PATH.sub(_name, line) for line in made(entry)]
+    return [str(dict(entry))] if made is None else [shortened(line) for line in made(entry)]
+
+
+def shortened(line: str) -> str:
+    """A line with the last part of each path in it, of calls what tells them apart."""
+    return _PATH.sub(_name, line)
 
 
 def _name(found: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from rlprof.overlap.lower import component_worker
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity
 from rlprof.overlap.optimize.comparison import Comparison, before, restrict
 from rlprof.overlap.optimize.machine import Machine
+from rlprof.overlap.optimize.over_time import kept
 from rlprof.overlap.optimize.trials import Spans, alone
 from rlprof.overlap.optimize.windows import CallTime, rank
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
@@ -117,7 +118,9 @@ class ProgramWorkload:
         found = self.activity.between(start_ns, end_ns)
         tasks = () if graph is None or record is None else _tasks(graph, record, start_ns)
         mean = None if found is None else found.mean(start_ns, end_ns)
-        return Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts), record, start_ns, end_ns
+        over = kept(found, start_ns, end_ns, self.native.region, tasks)
+        measured = Measurement((end_ns - start_ns) / 1e9, mean, tasks, facts, over)
+        return measured, record, start_ns, end_ns
 
     def set_stream_priorities(self, priorities: Mapping[str, int]) -> None:
         """Priorities of CUDA streams by component, for all that runs from now on."""

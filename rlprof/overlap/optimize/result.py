@@ -9,6 +9,7 @@ from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.optimize.log import Entry
 from rlprof.overlap.optimize.outcome import Optimization
+from rlprof.overlap.optimize.over_time import courses
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 
@@ -53,6 +54,7 @@ def document(
             "before": _activity(found, found.native.hash),
             "after": None if after is None else _activity(found, found.graph.hash),
         },
+        "over_time": courses(found),
         "timelines": {"before": _tasks(before), "after": _tasks(after)},
         "iterations": [
             {

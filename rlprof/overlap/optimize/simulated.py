@@ -16,6 +16,7 @@ import numpy as np
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.lower import component_worker, lower, priorities
 from rlprof.overlap.optimize.comparison import Comparison, restrict
+from rlprof.overlap.optimize.over_time import kept
 from rlprof.overlap.optimize.trials import Spans, alone
 from rlprof.overlap.optimize.windows import Activity, CallTime, rank
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial
@@ -213,7 +214,9 @@ class SimulatedWorkload:
             )
             for t in found.times
         )
-        return Measurement(self._measured(found.makespan_s), found.activity.mean(0, end_ns), tasks)
+        over = kept(found.activity, 0, end_ns, graph.region, tasks)
+        mean = found.activity.mean(0, end_ns)
+        return Measurement(self._measured(found.makespan_s), mean, tasks, over_time=over)
 
     def profile(self, graph: CallGraph) -> Profile:
         """Simulate one and rank its windows."""

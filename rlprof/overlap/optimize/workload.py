@@ -26,12 +26,15 @@ class Measurement:
         Call, node, lane, start and end in seconds from the start of the iteration; empty: not recorded.
     facts : mapping of str to value
         State of the machine, such as clocks and temperature, and what the workload measures besides.
+    over_time : mapping or None
+        Course of the activity, as of `rlprof.overlap.optimize.over_time.kept`; None: not measured.
     """
 
     time_s: float
     sm_activity: float | None = None
     tasks: tuple[tuple[str, str, str, float, float], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    over_time: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measurement as a JSON document."""
@@ -40,13 +43,15 @@ class Measurement:
             "sm_activity": self.sm_activity,
             "tasks": [list(t) for t in self.tasks],
             "facts": dict(self.facts),
+            "over_time": None if self.over_time is None else dict(self.over_time),
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Measurement:
         """Make a measurement of its JSON document."""
         tasks = tuple((str(a), str(b), str(c), float(s), float(e)) for a, b, c, s, e in document["tasks"])
-        return cls(document["time_s"], document["sm_activity"], tasks, document["facts"])
+        over_time = document.get("over_time")  # of earlier versions: none
+        return cls(document["time_s"], document["sm_activity"], tasks, document["facts"], over_time)
 
 
 @dataclass(frozen=True)

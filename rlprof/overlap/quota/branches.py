@@ -145,8 +145,7 @@ class Worker:
                 self._socket.sendall(b"bye\n")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5 if self.in_rounds else 0.0)
-        guardian.end_group(self._process.pid)
-        guardian.end_marked(self.mark)
+        guardian.end_marked(self.mark, group=self._process.pid)
         self._process.wait()
         self._let_go()
 

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -176,15 +177,20 @@ def _start_guardian(daemon: Daemon) -> None:
     arguments = [*ids, daemon.binary, daemon.folder, daemon.mark]
     environment = dict(os.environ)
     environment.pop(mps_guardian.VARIABLE, None)
-    subprocess.Popen(
-        [sys.executable, "-I", "-S", mps_guardian.__file__, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment,
-        cwd="/",
-    )
+    # it inherits this: what reaches it before it ignores them must not end it either
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, mps_guardian.DEAF_TO)
+    try:
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", mps_guardian.__file__, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+            cwd="/",
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _bring_up(daemon: Daemon) -> None:
@@ -228,7 +234,7 @@ def _bring_up(daemon: Daemon) -> None:
 
 
 def _answers(daemon: Daemon) -> bool:
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + _START_S
     while True:
         if mps_guardian.tell(daemon.binary, str(daemon.pipe), "get_server_list")[0] == 0:
             return True

@@ -20,7 +20,7 @@ from typing import Any
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import NO_MPS, Gpu
 from rlprof.overlap.quota.errors import MpsAbsentError, MpsError
-from rlprof.overlap.quota.foreign import Foreign, find_foreign
+from rlprof.overlap.quota.foreign import Foreign, find_foreign, process_table
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.probe import VARIABLE as PERCENTAGE
 
@@ -226,8 +226,11 @@ def running(gpu: Gpu, folder: Path | None = None) -> Daemon | None:
 def foreign_daemons(gpu: Gpu | None = None) -> list[Foreign]:
     """MPS daemons and servers of others that serve a GPU, or any."""
     ours = daemons()
+    table = process_table()
+    # while the table is read one of ours may begin, which has written itself down before, or end
+    ours += [d for d in daemons() if d not in ours]
     pids = {pid for d in ours for pid in d.processes}
-    return find_foreign(pids, {str(d.pipe) for d in ours}, shutil.which(BINARY), gpu)
+    return find_foreign(table, pids, {str(d.pipe) for d in ours}, shutil.which(BINARY), gpu)
 
 
 def without_mps() -> dict[str, str]:

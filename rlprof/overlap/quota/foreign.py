@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from rlprof.overlap.quota.clients import Gpu
 
 #: Where a daemon listens that was not told otherwise.
 DEFAULT_PIPE = "/tmp/nvidia-mps"
+#: The control program. With an option it becomes a daemon (-d, -f), without one it hands orders to one.
+_ASKER = b"nvidia-cuda-mps-control"
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,18 @@ class Foreign:
 
 
 def find_foreign(
-    own_processes: Collection[int], own_pipes: Collection[str], binary: str | None, gpu: Gpu | None = None
+    table: Iterable[Foreign],
+    own_processes: Collection[int],
+    own_pipes: Collection[str],
+    binary: str | None,
+    gpu: Gpu | None = None,
 ) -> list[Foreign]:
     """Find daemons and servers of others.
 
     Parameters
     ----------
+    table : iterable of Foreign
+        All daemons and servers, from `process_table`.
     own_processes, own_pipes : collection
         Process ids and pipe directories that are not foreign.
     binary : str or None
@@ -63,7 +71,7 @@ def find_foreign(
     gpu : Gpu, optional
         Only those that may serve it.
     """
-    found = [f for f in _in_process_table() if f.process not in own_processes and f.pipe not in own_pipes]
+    found = [f for f in table if f.process not in own_processes and f.pipe not in own_pipes]
     seen = {f.pipe for f in found if f.pipe} | set(own_pipes)
     for pipe in dict.fromkeys((os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or DEFAULT_PIPE, DEFAULT_PIPE)):
         # of a daemon in another process namespace nothing is seen but its socket
@@ -76,7 +84,8 @@ def find_foreign(
     return [f for f in found if gpu is None or f.serves(gpu)]
 
 
-def _in_process_table() -> list[Foreign]:
+def process_table() -> list[Foreign]:
+    """Daemons and servers of whomever that run now, without those that only ask one."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
@@ -85,7 +94,10 @@ def _in_process_table() -> list[Foreign]:
             if (folder / "comm").read_bytes().strip() != mps_guardian.NAME:
                 continue
             owner = folder.stat().st_uid
+            words = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         except OSError:
+            continue
+        if words[-1].endswith(_ASKER) or words == [b""]:  # without an argument; or one that is ending
             continue
         process = int(folder.name)
         if process == os.getpid() or mps_guardian.start_ticks(process) is None:

@@ -26,6 +26,8 @@ NAME = b"nvidia-cuda-mps"
 #: How long a daemon is asked to end, and told to, before it is killed; and how long its server may take to
 #: let clients finish, in seconds.
 ASKED_S, CLIENTS_S = 10.0, 5
+#: What ends owners by name, or all at once, which a guardian must outlive until it has done its work.
+DEAF_TO = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 #: A daemon that comes up later than so many seconds after its owner has gone is ended by who starts it alone.
 STARTING_S = 120.0
 
@@ -118,9 +120,22 @@ def tell(binary: str, pipe: str, order: str, timeout_s: float = 10.0) -> tuple[i
     return done.returncode, done.stdout
 
 
-def _gone(folder: str, mark: str, within_s: float) -> bool:
+def _left(folder: str, mark: str, seen: dict[int, int]) -> list[int]:
+    """Members, and who was one when this was asked before and still runs: `seen`, with their start ticks.
+
+    What is ending has no environment any more, and a server outlives the control daemon that it is known by.
+    """
+    found = members(folder, mark)
+    for process in found:
+        ticks = start_ticks(process)
+        if ticks is not None:
+            seen[process] = ticks
+    return sorted({*found, *(p for p, ticks in seen.items() if start_ticks(p) == ticks)})
+
+
+def _gone(folder: str, mark: str, seen: dict[int, int], within_s: float) -> bool:
     until = time.monotonic() + within_s
-    while members(folder, mark):
+    while _left(folder, mark, seen):
         if time.monotonic() > until:
             return False
         time.sleep(0.02)
@@ -130,20 +145,21 @@ def _gone(folder: str, mark: str, within_s: float) -> bool:
 def end(binary: str, folder: str, mark: str) -> list[int]:
     """End a daemon and its server and remove their folder; what could not be ended."""
     pipe = os.path.join(folder, "pipe")  # noqa: PTH118
-    if members(folder, mark):
+    seen: dict[int, int] = {}
+    if _left(folder, mark, seen):
         # the second form is for programs of before the first one was there
         for order in (f"quit -t {CLIENTS_S}", "quit"):
             tell(binary, pipe, order, CLIENTS_S + ASKED_S)
-            if _gone(folder, mark, ASKED_S / 2):
+            if _gone(folder, mark, seen, ASKED_S / 2):
                 break
     for number in (signal.SIGTERM, signal.SIGKILL):
         # also those that were about to start when this began
-        for process in members(folder, mark):
+        for process in _left(folder, mark, seen):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
-        if _gone(folder, mark, 3.0):
+        if _gone(folder, mark, seen, 3.0):
             break
-    left = members(folder, mark)
+    left = _left(folder, mark, seen)
     if not left:
         # one whose process was killed while it asked has nobody who ends it
         until = time.monotonic() + 1.0
@@ -185,8 +201,8 @@ def guard(owner: tuple[int, int], starter: tuple[int, int], binary: str, folder:
 
 
 if __name__ == "__main__":
-    # what ends owners by name, or all at once, must not end it before it has done its work
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEAF_TO)  # who starts it keeps them from it until here
     ids = [int(word) for word in sys.argv[1:5]]
     guard((ids[0], ids[1]), (ids[2], ids[3]), *sys.argv[5:8])

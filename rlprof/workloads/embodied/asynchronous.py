@@ -49,7 +49,7 @@ class AsynchronousTrainer:
     ) -> None:
         self.trainer, self.staleness, self.timeout_s = trainer, staleness, timeout_s
         self.version = 0
-        self.dropped = 0
+        self.dropped = self._told_dropped = 0
         self._ready: deque[_Epoch] = deque()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -75,7 +75,6 @@ class AsynchronousTrainer:
             If no fresh epoch came in time.
         """
         phases: dict[str, Span] = {}
-        dropped = self.dropped
         with _timed(phases, "generate_rollouts"):  # what the actor waits
             fresh = self._fresh()
         trajectories = [epoch.trajectory for epoch in fresh]
@@ -84,16 +83,28 @@ class AsynchronousTrainer:
         with _timed(phases, "actor_training"):
             training = self.trainer.actor_training(batches, step)
         with _timed(phases, "sync_weights"), self.paused():
-            self.trainer.rollout.sync_model_from_actor(self.trainer.actor)
+            self._publish()
             lag = [self.version - epoch.version for epoch in fresh]
             self.version += 1
+        dropped = self.dropped  # between iterations too
+        since, self._told_dropped = dropped - self._told_dropped, dropped
         return {
             "trajectories": trajectories,
             "training": training,
             "phases": phases,
             "staleness": lag,
-            "dropped_epochs": self.dropped - dropped,
+            "dropped_epochs": since,
         }
+
+    def _publish(self) -> None:
+        """Give the rollout the weights; what it raises is of the next iteration: this one is trained."""
+        try:
+            self.trainer.rollout.sync_model_from_actor(self.trainer.actor)
+        except Exception as error:
+            with self._changed:
+                self._failure = error
+                self._ready.clear()  # which weights it has is not known
+            self._stop.set()
 
     def _fresh(self) -> list[_Epoch]:
         wanted = self.trainer.epochs
@@ -103,10 +114,10 @@ class AsynchronousTrainer:
                 while self._ready and self._ready[0].version < self.version - self.staleness:
                     self._ready.popleft()
                     self.dropped += 1
+                if len(self._ready) >= wanted:  # also where the rollout has failed since
+                    return [self._ready.popleft() for _ in range(wanted)]
                 if self._failure is not None:
                     raise self._failure
-                if len(self._ready) >= wanted:
-                    return [self._ready.popleft() for _ in range(wanted)]
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
                     raise SimulatorTimeoutError(
                         f"no {wanted} fresh rollout epochs within {self.timeout_s:g} s",

@@ -143,6 +143,7 @@ def make_trainer(config: Config) -> Trainer:
         If a part cannot be made.
     """
     check_devices(config)
+    sharing(config)  # refuses shares and priorities that nothing can have
     simulator = make_simulator(config)
     try:
         size = config.policy_size

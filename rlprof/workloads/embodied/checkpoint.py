@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ NAME = "checkpoint.pt"
 
 def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration: int) -> None:
     """Write a checkpoint beside its place, then move it there.
+
+    What was trained is saved also where a process of the simulator or of the rollout has failed: its own
+    part is left out, and what it raised is raised in the end.
 
     Parameters
     ----------
@@ -35,9 +38,20 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
     ------
     CheckpointError
         If it cannot be written; an earlier one is still there then.
+    Exception
+        What simulator or rollout raised; the checkpoint is there then.
     """
     torch = need("torch", why="a checkpoint")
-    environments = trainer.env.simulator.state_dict()
+    failures: list[Exception] = []
+
+    def had(state: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        try:
+            return state()
+        except Exception as error:  # raised in the end
+            failures.append(error)
+            return None
+
+    environments = had(trainer.env.simulator.state_dict)
     content = {
         "format": FORMAT,
         "configuration": configuration,
@@ -47,8 +61,8 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
         "actor": trainer.actor.policy.state_dict(),
         "masters": trainer.actor.copies(),
         "optimizer": trainer.actor.optimizer.state_dict(),
-        "rollout": trainer.rollout.policy.state_dict(),
-        "environments": {k: torch.from_numpy(v) for k, v in environments.items()},
+        "rollout": had(trainer.rollout.policy.state_dict),
+        "environments": environments and {k: torch.from_numpy(v) for k, v in environments.items()},
     }
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -66,12 +80,17 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+    if failures:
+        raise failures[0]
 
 
 def load(
     path: Path, trainer: Trainer, configuration: dict[str, Any], *, may_differ: Container[str] = ()
 ) -> int:
     """Put a trainer into the state of a checkpoint; the iterations done then.
+
+    Where the rollout's weights could not be saved it has the actor's, which it takes before it answers;
+    where environments could not be, they stay as they are: they begin anew.
 
     Parameters
     ----------
@@ -124,8 +143,11 @@ def load(
     for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
         mine.copy_(other)
     trainer.actor.optimizer.load_state_dict(content["optimizer"])
-    trainer.rollout.policy.load_state_dict(content["rollout"])
-    trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})
-    trainer.actor.updates, trainer.rollout.version = content["updates"], content["version"]
+    trainer.actor.updates, trainer.rollout.version = content["updates"], content["updates"]
+    if content["rollout"] is not None:
+        trainer.rollout.policy.load_state_dict(content["rollout"])
+        trainer.rollout.version = content["version"]
+    if content["environments"] is not None:
+        trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})
     iteration: int = content["iteration"]
     return iteration

@@ -83,7 +83,7 @@ class Config:
         Layers of answers are compiled by TorchInductor: of `pi0` of transformers.
     whole_answers : bool
         What follows the vision tower in an answer is one node in place of one for each phase: a graph of
-        calls then waits for the device once, not after each of them.
+        calls then waits for the device once, not after each of them. Not with a rollout process.
     prefix_worker : bool
         The backbone's pass over the prefix is a node of the vision tower's worker, not of the answer's: in a
         graph that of one group runs beside the denoise steps of another. Not with a rollout process.
@@ -225,6 +225,11 @@ class Config:
             raise ConfigurationError(
                 "a rollout process answers as a whole, and has no backbone to give to another worker",
                 hint="leave --prefix-worker or --rollout-process away",
+            )
+        if self.whole_answers and self.rollout_process:
+            raise ConfigurationError(
+                "a rollout process answers as a whole anyway: its phases are no nodes",
+                hint="leave --whole-answers or --rollout-process away",
             )
         if not self.keep_prefix:
             return

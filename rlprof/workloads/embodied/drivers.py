@@ -134,8 +134,10 @@ class LoopDriver:
 class GraphDriver:
     """Iterations as task graphs: the other synchronous schedules."""
 
-    def __init__(self, trainer: Trainer, config: Config, placement: str) -> None:
-        self.placement = placement
+    def __init__(
+        self, trainer: Trainer, config: Config, placement: str, iterations: int | None = None
+    ) -> None:
+        self.placement, self._iterations = placement, iterations
         self.scheduled = ScheduledTrainer(
             trainer, config.stage_schedule, config.device, config.rollout_device
         )
@@ -145,7 +147,7 @@ class GraphDriver:
         from rlprof.capture.annotate import annotate
 
         with annotate("iteration"):
-            result = self.scheduled.iteration(step)
+            result = self.scheduled.iteration(step, last=step.index + 1 == self._iterations)
         record = self.scheduled.record
         assert record is not None
         kind = {t.id: t.payload for t in self.scheduled.graph.tasks}
@@ -195,7 +197,12 @@ class AsynchronousDriver:
 
 
 def make_driver(
-    trainer: Trainer, config: Config, first: int = 0, *, graph: GraphFile | None = None
+    trainer: Trainer,
+    config: Config,
+    first: int = 0,
+    *,
+    graph: GraphFile | None = None,
+    iterations: int | None = None,
 ) -> Driver:
     """Make what drives a trainer under the configuration's schedule.
 
@@ -209,15 +216,17 @@ def make_driver(
         Number of the first iteration.
     graph : GraphFile, optional
         Runs in place of the training loop.
+    iterations : int, optional
+        How many there are in the end: for one after them nothing is begun. None: that is not known.
     """
     if graph is not None:
         from rlprof.workloads.embodied.graph_driver import GraphFileDriver
 
-        return GraphFileDriver(trainer, config, graph)
+        return GraphFileDriver(trainer, config, graph, iterations)
     placement = sharing(config).label
     if config.schedule == "async":
         return AsynchronousDriver(trainer, config, first, placement)
     switched = config.train_pipe or config.env_prefetch or config.rollout_process
     if config.schedule == "colocated" and not switched:
         return LoopDriver(trainer, placement)
-    return GraphDriver(trainer, config, placement)
+    return GraphDriver(trainer, config, placement, iterations)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import Call, CallGraph
 from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.optimize.graph_file import GraphFile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.overlap.program import Program
     from rlprof.overlap.recorder import Recorder
+    from rlprof.overlap.recording import Recording
     from rlprof.workloads.embodied.config import Config
     from rlprof.workloads.embodied.trainer import Trainer
 
@@ -173,6 +175,8 @@ class GraphFileDriver(LoopDriver):
         Of the run; schedule ``colocated``.
     graph : GraphFile
         What `rlprof optimize` wrote.
+    iterations : int, optional
+        How many there are in the end: no resets of one after them are begun. None: that is not known.
 
     Raises
     ------
@@ -180,7 +184,9 @@ class GraphFileDriver(LoopDriver):
         As of `check_graph`.
     """
 
-    def __init__(self, trainer: Trainer, config: Config, graph: GraphFile) -> None:
+    def __init__(
+        self, trainer: Trainer, config: Config, graph: GraphFile, iterations: int | None = None
+    ) -> None:
         check_graph(config, graph)
         self._stack = ExitStack()
         try:
@@ -198,8 +204,9 @@ class GraphFileDriver(LoopDriver):
         except BaseException:
             self._stack.close()
             raise
-        self._graph = graph
+        self._graph, self._iterations = graph, iterations
         self._recorder: Recorder | None = None
+        self._failure: RlprofError | None = None
         self._done = 0
 
     def iteration(self, step: GlobalStep) -> Iteration:
@@ -208,30 +215,27 @@ class GraphFileDriver(LoopDriver):
         Raises
         ------
         OverlapError
-            After the recorded iterations, if the graph is none of this program.
+            In the one after the recorded iterations, if the graph is none of this program.
         """
+        if self._failure is not None:
+            raise self._failure
         program, region = self.wrapped.program, self.wrapped.nodes["iteration"]
         if self._done == 0:
             self._recorder = program.record(region, runs=RECORDED)
             self._recorder.__enter__()
         before = self._resets.handed_out
-        with self._resets.during(step):
+        last = step.index + 1 == self._iterations
+        with nullcontext() if last else self._resets.during(step):
             found = super().iteration(step)
         self._done += 1
         if self._done == RECORDED and self._recorder is not None:
             recorder, self._recorder = self._recorder, None
             recorder.__exit__(None, None, None)
-            native = program.graph(recorder.recording)
-            graph = self._graph.derive(native)
-            streams = self._graph.facts.get("stream_priorities") or {}
-            if streams and isinstance(self.trainer.rollout, RolloutWorker):
-                self.trainer.rollout.forget_captured()
-            program.install(
-                graph,
-                recording=recorder.recording,
-                watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
-                stream_priorities=streams,
-            )
+            if not last:
+                try:
+                    self._install(recorder.recording)
+                except RlprofError as error:  # of the next iteration: this one is trained
+                    self._failure = error
             del recorder
             gc.collect()  # what calls were given and returned is in cycles, and holds memory of the device
         by_graph = self._done > RECORDED
@@ -240,6 +244,20 @@ class GraphFileDriver(LoopDriver):
             further["resets_ahead"] = self._resets.handed_out - before
         return found._replace(
             further=further, phases=phases_of(self.wrapped.program) if by_graph else found.phases
+        )
+
+    def _install(self, recording: Recording) -> None:
+        """Let the graph run from now on."""
+        program = self.wrapped.program
+        graph = self._graph.derive(program.graph(recording))
+        streams = self._graph.facts.get("stream_priorities") or {}
+        if streams and isinstance(self.trainer.rollout, RolloutWorker):
+            self.trainer.rollout.forget_captured()
+        program.install(
+            graph,
+            recording=recording,
+            watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
+            stream_priorities=streams,
         )
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rlprof
-from rlprof.errors import OutputError
+from rlprof.errors import OutputError, RlprofError
 from rlprof.overlap.optimize.cost import OTHER
 from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
 from rlprof.overlap.optimize.decisions import each_once, read_entries
@@ -25,13 +25,14 @@ from rlprof.workloads.embodied.levers import settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.quotas import Quotas, find_quotas
+from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas
 
 __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"]
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
-FILES = (GRAPH, QUOTAS, RESULT, REPORT, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+NOTEBOOK = "report.ipynb"
+FILES = (GRAPH, QUOTAS, RESULT, REPORT, NOTEBOOK, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,20 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
         }
         write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
         GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
-        quotas = find_quotas(search, found)
+        # what fails from now on is told once all that was found is written
+        failures: list[RlprofError] = []
+        try:
+            quotas = find_quotas(search, found)
+        except RlprofError as error:
+            failures.append(error)
+            quotas = failed(error)
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
-            checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
+            try:
+                checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
+            except RlprofError as error:
+                failures.append(error)
+                store.lose()
         else:
             store.lose()
             say("no checkpoint: it was interrupted inside of an iteration, or a trial")
@@ -121,6 +132,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
         _report(made, out / REPORT, say)
+    if failures:
+        raise failures[0]
     return Optimized(found, made, summary(found, out, trained, quotas))
 
 
@@ -185,5 +198,7 @@ def _report(made: dict[str, Any], path: Path, say: Callable[[str], None]) -> Non
         say(f"no report: it needs polars and altair; {RESULT} has what it shows")
         return
     from rlprof.report.optimize import write_optimization_report
+    from rlprof.report.optimize_notebook import write_optimization_notebook
 
     write_optimization_report(made, path)
+    write_optimization_notebook(path.with_name(RESULT), path.with_name(NOTEBOOK))

@@ -242,7 +242,7 @@ class Search:
                     run(None)  # the first one is slower, and not counted
                 sides = Sides.beside(self.here.workload)
                 watched = sides.reference(lambda: run(None)), sides.candidate(lambda: run(selected.graph))
-                total = sides.judged(measure_paired(*watched, rule))
+                total = sides.judged(measure_paired(*watched, rule, watch=self.log.measuring))
                 if total.settled or len(total.pairs) >= rule.most_pairs:
                     self.store.put(key, "in all", {**total.to_dict(), "machine": sides.to_dict()})
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together

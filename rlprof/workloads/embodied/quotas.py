@@ -204,11 +204,32 @@ def find_quotas(search: Search, found: Optimization) -> Quotas:
         That has found it: its trainer, log and store, and what is left of its budget.
     found : Optimization
         The graph.
+
+    Raises
+    ------
+    QuotaError
+        If levels cannot be probed.
+    RlprofError
+        As `tune`.
     """
-    quotas = _found_quotas(search, found)
-    made = quotas.to_dict()
-    search.log.add("quotas", **{name: made[name] for name in ("quotas", "reason", "stopped", "cost")})
+    try:
+        quotas = _found_quotas(search, found)
+    except RlprofError as error:
+        _log_end(search.log, failed(error))
+        raise
+    _log_end(search.log, quotas)
     return quotas
+
+
+def failed(error: RlprofError) -> Quotas:
+    """What there is after a failure of the search: q0; after a trial's, state that is not as it was."""
+    intact = not isinstance(error, RestoreError)
+    return Quotas(None, f"the search for quotas failed: {error.what}", stopped=True, intact=intact)
+
+
+def _log_end(log: DecisionLog, quotas: Quotas) -> None:
+    made = quotas.to_dict()
+    log.add("quotas", **{name: made[name] for name in ("quotas", "reason", "stopped", "cost")})
 
 
 def _found_quotas(search: Search, found: Optimization) -> Quotas:
@@ -234,10 +255,6 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
         )  # fmt: skip
     except KeyboardInterrupt:
         return Quotas(None, INTERRUPTED, cost=store.spent(QUOTAS), stopped=True)
-    except RestoreError:
-        raise
-    except RlprofError as error:  # the graph is there all the same
-        return Quotas(None, f"q0 is kept: {error.what}", cost=store.spent(QUOTAS))
 
 
 def why_no_quotas(config: Config, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from rlprof.workloads.embodied.contracts import (
     Batch,
     Floats,
     GlobalStep,
+    Observation,
     PolicyOutput,
     Samples,
     Trajectory,
@@ -212,17 +214,47 @@ def append(path: Path, record: IterationRecord) -> None:
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """How far an answer may be from what the native policy says of it.
+
+    Parameters
+    ----------
+    chain : float
+        Largest absolute difference of a number of a chain, where the native policy answers once more.
+    log_prob : float
+        Largest absolute difference of the log-probability of a recorded chain, by the root of the numbers in
+        it: if each number is off by this share of its standard deviation, independently of the others, the
+        log-probability is off by this share times that root.
+    """
+
+    chain: float
+    log_prob: float
+
+
+#: By the type of the weights, fixed before anything is replayed. In 32 bits other kernels round in the last
+#: of 24 binary places; a velocity is a sum of thousands of products, divided by little noise in late steps.
+#: bfloat16 has 8 places: activations of a network of some tens of layers differ by a percent between kernels,
+#: which moves a chain of length 1 by as much, and a number of it by up to a few percent of its noise.
+TOLERANCES = {"float32": Tolerance(1e-4, 1e-4), "bfloat16": Tolerance(0.03, 0.03)}
+
+
+@dataclass(frozen=True)
 class Replayed:
-    """Answers given again: largest absolute differences from the native ones, over all calls.
+    """Answers checked against the native policy: largest absolute differences, over all calls.
 
     Parameters
     ----------
     calls : int
         Native calls (one for all environments) that were replayed.
     actions, log_prob, value, chain : float
-        Largest absolute difference of each part of an answer.
-    bitwise : bool
-        There is none.
+        Of each part of an answer that is given again from the same noise. `log_prob` of a flow policy is a
+        function of that noise alone, so it says nothing about the answer.
+    evaluated : float
+        Of the recorded log-probability from that which the native policy gives to the recorded chain.
+    numbers : int
+        In a chain, without its start: what the log-probability is a sum over.
+    dtype : str
+        Type of the weights, a key of `TOLERANCES`.
     """
 
     calls: int
@@ -230,11 +262,26 @@ class Replayed:
     log_prob: float
     value: float
     chain: float
+    evaluated: float
+    numbers: int
+    dtype: str
 
     @property
     def bitwise(self) -> bool:
-        """There is no difference."""
+        """Answers that were given again have the same bits."""
         return self.actions == self.log_prob == self.value == self.chain == 0
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How large differences may be: of chains, and of log-probabilities as they are."""
+        of = TOLERANCES[self.dtype]
+        return Tolerance(of.chain, of.log_prob * math.sqrt(self.numbers))
+
+    @property
+    def passed(self) -> bool:
+        """Chains, and the log-probabilities of recorded chains, are within the tolerance."""
+        limit = self.tolerance
+        return self.chain <= limit.chain and self.evaluated <= limit.log_prob
 
 
 def replay_answers(
@@ -242,6 +289,7 @@ def replay_answers(
 ) -> Replayed:
     """Give the native policy what was observed, and the noise, once more: all environments in one call.
 
+    It also says how probable the chains that were recorded are; that depends on every point of them.
     The rollout worker must have the weights that answered: call it after the iteration, on the device.
 
     Parameters
@@ -259,10 +307,29 @@ def replay_answers(
     if most_calls is not None and most_calls < len(calls):
         calls = [calls[int(k)] for k in np.linspace(0, len(calls) - 1, most_calls)]
     worst = dict.fromkeys(NUMBERS, 0.0)
+    evaluated, numbers = 0.0, 0
     for epoch, chunk in calls:
         seen, given = trajectories[epoch].observations[chunk], trajectories[epoch].outputs[chunk]
         again = trainer.rollout.answer_again(seen, step, epoch, chunk)
         for name in worst:
-            distance = np.abs(getattr(again, name) - getattr(given, name)).max(initial=0.0)
-            worst[name] = max(worst[name], float(distance))
-    return Replayed(len(calls), **worst)
+            worst[name] = _most(worst[name], getattr(again, name), getattr(given, name))
+        _, points, horizon, action_dim = given.chain.shape
+        numbers = max(1, points - 1) * horizon * action_dim
+        for rows in _parts(len(given.chain), trainer.actor.micro_batch):
+            images = None if seen.images is None else seen.images[rows]
+            part = Observation(seen.state[rows], images, seen.task[rows])
+            log_prob = trainer.rollout.log_prob_again(part, given.chain[rows])
+            evaluated = _most(evaluated, log_prob, given.log_prob[rows])
+    dtype = str(trainer.actor.policy.dtype).removeprefix("torch.")
+    return Replayed(len(calls), **worst, evaluated=evaluated, numbers=numbers, dtype=dtype)
+
+
+def _parts(size: int, most: int) -> list[slice]:
+    """Rows of a batch, so many at a time: as many as training evaluates at once."""
+    return [slice(at, at + most) for at in range(0, size, most)]
+
+
+def _most(before: float, a: Floats, b: Floats) -> float:
+    """Largest absolute difference so far; infinite once one is no number."""
+    here = float(np.abs(a - b).max(initial=0.0))
+    return max(before, here) if math.isfinite(here) else math.inf

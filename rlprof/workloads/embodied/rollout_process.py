@@ -188,6 +188,17 @@ class RolloutProcess:
         """Answer an observation natively, and tell no watch."""
         return self._answered("answer_again", observation, step, epoch, chunk, samples)
 
+    def log_prob_again(self, observation: Observation, chain: Floats) -> Floats:
+        """Log-probability of chains that were answered, shape (batch,)."""
+        n, shared = len(chain), self._process.shared
+        with self._lock:
+            for name, values in (*observation._asdict().items(), ("chain", chain)):
+                if values is not None:
+                    shared[name][:n] = values
+            self._call("log_prob_again", count=n)
+            found: Floats = shared["log_prob"][:n].copy()
+            return found
+
     def offload(self, device: str = "cpu") -> None:  # noqa: ARG002 - as of the worker
         """Move the weights off the accelerator."""
         with self._lock:

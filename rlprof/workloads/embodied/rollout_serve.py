@@ -28,7 +28,7 @@ from rlprof.workloads.embodied.contracts import (
 from rlprof.workloads.embodied.errors import memory_of
 from rlprof.workloads.embodied.offload import tensors_of
 from rlprof.workloads.embodied.simulators import block as blocks
-from rlprof.workloads.embodied.simulators.serve import described, end_with, send
+from rlprof.workloads.embodied.simulators.serve import described, driver_of, end_with, send
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.rollout_worker import RolloutWorker
@@ -188,7 +188,7 @@ def _digest(tensor: Any) -> Any:
 def main(descriptor: int) -> None:
     """Serve until told to end, or the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(), driver_of(descriptor)), daemon=True).start()
     connection = Connection(descriptor)
     try:
         order = json.loads(connection.recv_bytes())
@@ -252,10 +252,13 @@ def _perform(worker: RolloutWorker, shared: Mapping[str, Array], order: dict[str
 
     call, weights = order["call"], worker.policy.trainable()
     found: dict[str, Any] = {}
-    if call in ("predict", "predict_values", "answer_again"):
+    if call in ("predict", "predict_values", "answer_again", "log_prob_again"):
         n = order["count"]
         images = shared["images"][:n].copy() if "images" in shared else None
         seen = Observation(shared["state"][:n].copy(), images, shared["task"][:n].copy())
+    if call == "log_prob_again":
+        shared["log_prob"][:n] = worker.log_prob_again(seen, shared["chain"][:n].copy())
+    elif call in ("predict", "predict_values", "answer_again"):
         rows = shared["rows"][:n].copy()
         with annotate(call):
             step = GlobalStep(order["step"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied.contracts import Floats, GlobalStep, Observation, PolicyOutput, Samples
@@ -102,14 +103,29 @@ class RolloutWorker:
 
         No watch is told.
         """
-        # the class's own methods: nodes that stand in place of this object's are phases of another call
-        policy, own = self.policy, type(self.policy)
-        captured, policy.captured = getattr(policy, "captured", None), None
-        compiled, policy.compiled = getattr(policy, "compiled", None), None
-        try:
+        with self._natively() as policy:
+            # the class's own methods: nodes that stand in place of this object's are phases of another call
+            own = type(policy)
             noise = own.noise(policy, observation, step, epoch, chunk, samples)
             answer: PolicyOutput = own.act(policy, observation, noise)
             return answer
+
+    def log_prob_again(self, observation: Observation, chain: Floats) -> Floats:
+        """Log-probability of chains that were answered, shape (batch,), as training would find it."""
+        import torch
+
+        with self._natively() as policy, torch.no_grad():
+            found: Floats = policy.evaluate(observation, chain).log_prob.float().cpu().numpy()
+            return found
+
+    @contextmanager
+    def _natively(self) -> Iterator[Any]:
+        """In the block the policy has neither CUDA graphs nor compiled layers."""
+        policy = self.policy
+        captured, policy.captured = getattr(policy, "captured", None), None
+        compiled, policy.compiled = getattr(policy, "compiled", None), None
+        try:
+            yield policy
         finally:
             policy.captured, policy.compiled = captured, compiled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ def run(
     activity: str = "off",
     graph: Path | None = None,
     progress: Progress = silent,
+    finished: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> RunSummary:
     """Train.
 
@@ -82,6 +84,8 @@ def run(
         recorded, the others run by it.
     progress : callable
         Told how far it is.
+    finished : callable, optional
+        Told the metrics of each iteration, without activity, once it is done and, if it is to be, saved.
 
     Returns
     -------
@@ -115,13 +119,14 @@ def run(
         for name in (metrics.NAME, record.NAME):
             metrics.cut(out / name, done)
         seen = record.watch(trainer)
-        driver = make_driver(trainer, config, done, graph=chosen)
+        driver = make_driver(trainer, config, done, graph=chosen, iterations=iterations)
         stack.callback(driver.close)
         stack.enter_context(_capture(capture, force))
         sampler = Activity.off() if activity == "off" else Activity.start(out, *config.devices)
         stack.callback(sampler.close)
         rows = metrics.Rows(out / metrics.NAME, sampler)
         stack.callback(rows.flush)
+        progress("training", done / max(done, iterations))
         for index in range(done, iterations):
             stop_if_asked()
             with memory_of(" or ".join(config.devices)):
@@ -134,6 +139,8 @@ def run(
                     checkpoint.save(out / checkpoint.NAME, trainer, config.to_dict(), index + 1)
             shown = f"iteration {index + 1}: success {measured.row['success_frac']:.0%}"
             progress(shown, (index + 1) / iterations)
+            if finished is not None:
+                finished(measured.row)
     return RunSummary(out, max(done, iterations), tuple(rows.written))
 
 

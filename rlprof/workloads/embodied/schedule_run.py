@@ -77,7 +77,8 @@ class ScheduledTrainer:
         # of the iteration that runs; tasks find each other's results in it, edges see to their order
         self._results: dict[str, Any] = {}
         # first observations of an iteration that was begun early: step and stage
-        self._begun: dict[tuple[int, int], Observation] = {}
+        self._begun: dict[tuple[int, int], Observation | Exception] = {}
+        self._last = False
         answers = rollout_device or device
         self._calls = {
             "sync_weights": self._sync,
@@ -102,15 +103,22 @@ class ScheduledTrainer:
         """End the threads that workers had; a further iteration starts others."""
         self._threads.close()
 
-    def iteration(self, step: GlobalStep) -> dict[str, Any]:
+    def iteration(self, step: GlobalStep, *, last: bool = False) -> dict[str, Any]:
         """One iteration of training; its trajectories and what training logs.
+
+        Parameters
+        ----------
+        step : GlobalStep
+            Its number.
+        last : bool
+            No iteration follows: its first episodes are not begun.
 
         Raises
         ------
         Exception
-            What a worker raised.
+            What a worker raised; what it raised while it began episodes for this iteration, ahead, too.
         """
-        self._step, self._results = step, {}
+        self._step, self._results, self._last = step, {}, last
         # of another iteration, which somebody else has done
         self._begun = {key: seen for key, seen in self._begun.items() if key[0] == step.index}
         try:
@@ -150,14 +158,22 @@ class ScheduledTrainer:
     def _reset(self, task: Task, _inputs: Mapping[str, Any]) -> None:
         epoch, stage = (self._where(task)[k] for k in ("epoch", "stage"))
         begun = self._begun.pop((self._step.index, stage), None) if epoch == 0 else None
+        if isinstance(begun, Exception):
+            raise begun
         if begun is None:
             begun = self.trainer.env.bootstrap_step(self._step, epoch, self._rows(stage))
         self._results[task.id] = begun
 
     def _prefetch(self, task: Task, _inputs: Mapping[str, Any]) -> None:
+        if self._last:
+            return
         stage = self._where(task)["stage"]
         following = GlobalStep(self._step.index + 1)
-        seen = self.trainer.env.bootstrap_step(following, 0, self._rows(stage))
+        seen: Observation | Exception
+        try:
+            seen = self.trainer.env.bootstrap_step(following, 0, self._rows(stage))
+        except Exception as error:  # this iteration needs none of it: the one that does is told
+            seen = error
         self._begun[following.index, stage] = seen
 
     def _seen(self, epoch: int, chunk: int, stage: int) -> Observation:

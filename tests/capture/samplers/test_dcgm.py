@@ -29,10 +29,10 @@ GPU 0     0.991
 """
 
 
-def program(tmp_path: Path, text: str, *, pause_s: float = 0.02, then: str = "sleep 30") -> str:
+def program(tmp_path: Path, text: str, *, pause: str = "sleep 0.02", then: str = "sleep 30") -> str:
     """A ``dcgmi`` that prints recorded lines."""
     path = tmp_path / "dcgmi"
-    lines = "\n".join(f"echo '{line}'; sleep {pause_s}" for line in text.splitlines())
+    lines = "\n".join(f"echo '{line}'; {pause}" for line in text.splitlines())
     path.write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/arguments"\n{lines}\n{then}\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
@@ -64,7 +64,7 @@ def test_recorded_answers_become_samples(tmp_path: Path) -> None:
     sampler = DcgmSampler([0, 1], 100 * MS, program(tmp_path, RECORDED))
     devices = sampler.start()
     assert 1 in [d.device for d in devices]  # those that have answered when the first number comes
-    got, limit = [], time.monotonic() + 5
+    got, limit = [], time.monotonic() + 40
     while sum(s.device == 0 for s in got) < 2 and time.monotonic() < limit:
         time.sleep(0.02)
         got += sampler.drain()
@@ -77,9 +77,9 @@ def test_recorded_answers_become_samples(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
     text = "GPU 0     0.1\nGPU 0     N/A\nGPU 0     0.3\n"
-    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, text, pause_s=0.2))
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, text, pause="sleep 0.2"))
     sampler.start()
-    got, limit = [], time.monotonic() + 5
+    got, limit = [], time.monotonic() + 40
     while not got and time.monotonic() < limit:
         time.sleep(0.02)
         got += sampler.drain()
@@ -90,10 +90,61 @@ def test_an_answer_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
     assert float(got[-1].active_frac[0]) == 0.3
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["while it starts", "later"])
+def test_answers_that_nobody_read_for_a_while_are_all_taken(tmp_path: Path, first: bool) -> None:
+    """Where the machine keeps the sampler waiting, several come at once; they share the time."""
+    waits = f"[ {int(first)} = 1 ] || while [ ! -e '{tmp_path}/go' ]; do sleep 0.01; done"
+    text = "GPU 0     0.1\nGPU 0     0.2\nGPU 0     N/A\nGPU 0     0.4\n"
+    command = program(tmp_path, text, pause=waits, then=f"touch '{tmp_path}/said'; sleep 30")
+    sampler = DcgmSampler(None, 100 * MS, command)
+    lines = sampler._lines
+
+    def held_up(wait_s: float) -> list[str]:
+        limit = time.monotonic() + 40
+        while not (tmp_path / "said").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return lines(wait_s)
+
+    if first:
+        sampler._lines = held_up  # type: ignore[method-assign]
+    sampler.start()
+    sampler._lines = held_up  # type: ignore[method-assign]
+    (tmp_path / "go").touch()
+    got = list(sampler.drain())
+    assert [float(s.active_frac[0]) for s in got] == [0.2, 0.4]
+    assert all(s.end_ns[0] > s.start_ns[0] for s in got)
+    assert sampler.losses().invalid == 1
+    sampler.stop()
+
+
+def test_what_a_dcgmi_said_last_is_heard(tmp_path: Path) -> None:
+    """It says a word and ends just after it was listened to, and before it is looked at."""
+    sampler = DcgmSampler(None, 100 * MS, program(tmp_path, "GPU 0     0.1", then="sleep 30"))
+    sampler.start()
+    process, lines, looks = sampler._process, sampler._lines, [0]
+    assert process is not None
+
+    def last_words(wait_s: float) -> list[str]:
+        heard = lines(wait_s)
+        looks[0] += 1
+        if looks[0] == 1:
+            process.kill()
+            process.wait()
+        return [*heard, "GPU 0     0.3"] if looks[0] == 2 else heard
+
+    sampler._lines = last_words  # type: ignore[method-assign]
+    assert sampler.drain() == []
+    (sample,) = sampler.drain()
+    assert float(sample.active_frac[0]) == 0.3
+    with pytest.raises(SamplerError, match="dcgmi ended with code"):
+        sampler.drain()
+    sampler.stop()
+
+
 def test_a_dcgmi_that_ends_by_itself_is_no_silence(tmp_path: Path) -> None:
     sampler = DcgmSampler(None, 100 * MS, program(tmp_path, "GPU 0     0.1\nGPU 0     0.3", then="exit 3"))
     sampler.start()
-    got, told, limit = [], "", time.monotonic() + 5
+    got, told, limit = [], "", time.monotonic() + 40
     while not told and time.monotonic() < limit:
         time.sleep(0.02)
         try:

@@ -255,6 +255,16 @@ def test_the_log_is_a_file_that_grows(tmp_path: Path) -> None:
             assert entry["outcome"] == ("kept" if entry["result"]["decision"] == "better" else "dropped")
 
 
+def test_who_listens_is_told_how_far_each_long_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlprof.overlap.optimize.log.SILENT_S", -1.0)
+    lines: list[str] = []
+    found = optimize(workload(1), log=DecisionLog(listen=lines.append))
+    told = [k for k, line in enumerate(lines) if line.startswith("  measuring, 1 pair so far")]
+    compared = [k for k, line in enumerate(lines) if "; gain pair by pair" in line]
+    assert found.rounds[0].validation is not None
+    assert len(told) == len(compared) > 2  # of windows, and of complete iterations
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"targets": 0}, {"rounds": 0}, {"epsilon": 0.0}, {"epsilon": 1.0}, {"groups": (1,)}, {"groups": ()}],

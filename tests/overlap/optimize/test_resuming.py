@@ -212,7 +212,7 @@ def test_a_finished_one_costs_nothing_more_however_often_it_is_resumed(tmp_path:
         assert made["sm_activity"]["after"] > made["sm_activity"]["before"]
         assert decided(made) == decided(document_)
         assert len(made["overhead"]["sessions"]) == number
-        assert f"In {number} sessions." in optimization_html(made)
+        assert f"in {number} sessions" in optimization_html(made).lower()
 
 
 def test_twice_on_one_store_is_one_session_that_counts_both() -> None:

@@ -48,8 +48,9 @@ def fake_mps(fake_control: Path, fake_driver: Path, monkeypatch: pytest.MonkeyPa
     """Stand-ins for driver and control program; gives the folder of the daemons, which are ended after it."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    lock = Path(tempfile.gettempdir()) / f"rlprof-fake-mps-{os.getuid()}.lock"
-    # daemons of tests that run at the same time would be foreign to each other; and sockets need short paths
+    # daemons of tests that run at the same time would be foreign to each other, whatever their TMPDIR; and
+    # sockets need short paths
+    lock = Path(f"/tmp/rlprof-fake-mps-{os.getuid()}.lock")
     with lock.open("w") as file, tempfile.TemporaryDirectory(prefix="rlprof-mps-") as short:
         fcntl.flock(file, fcntl.LOCK_EX)
         folder = Path(short) / "d"

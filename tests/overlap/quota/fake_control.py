@@ -1,7 +1,8 @@
 """A stand-in for nvidia-cuda-mps-control, where there is no GPU: the same orders, answers and files, no MPS.
 
 FAKE_MPS chooses what goes wrong: "refuses" (does not start), "deaf" (does not answer, and does not quit),
-"old" (knows no `quit -t`), "limit" (takes no client), "shy" (the daemon does not keep its environment).
+"old" (knows no `quit -t`), "limit" (takes no client), "shy" (the daemon does not keep its environment),
+"leaves" (nor that, and it ends before its server does).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def start() -> int:
         print("An instance of this daemon is already running")
         return 1
     if os.fork():
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while not (PIPE / "control").exists() and time.monotonic() < until:
             time.sleep(0.005)
         return 0
@@ -46,7 +47,7 @@ def start() -> int:
     for number in (0, 1, 2):
         os.dup2(null, number)
     (PIPE / "nvidia-cuda-mps-control.pid").write_text(str(os.getpid()))
-    if FAULT == "shy":
+    if FAULT in ("shy", "leaves"):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RLPROF")}
         os.execve(sys.argv[0], [sys.argv[0], "--serve"], kept)
     serve()
@@ -93,7 +94,7 @@ def serve() -> None:
             until = time.monotonic() + int(order.split()[2] if "-t" in order else 0)
             while any(running(pid) for pid, _ in clients) and time.monotonic() < until:
                 time.sleep(0.02)
-            if server:
+            if server and FAULT != "leaves":
                 os.kill(server, signal.SIGKILL)
             (PIPE / "control").unlink()
             return

@@ -25,37 +25,54 @@ SPEAKS = """
 import os, socket, sys, time
 way = socket.socket(fileno=int(os.environ["RLPROF_ROUNDS"]))
 time.sleep(0.3)  # set-up, in no time
+SET_UP
 way.sendall(b"ready\\n")
 for order in way.makefile("rb"):
     if order != b"go\\n":
         break
     start = time.monotonic_ns()
     HOW
-    way.sendall(b"done %d %d\\n" % (start, time.monotonic_ns()))
+    end = time.monotonic_ns()
+    THEN
+    way.sendall(b"done %d %d\\n" % (start, end))
 """
 
 
-def speaks(name: str, how: str) -> Branch:
-    return Branch(name, (sys.executable, "-IS", "-c", SPEAKS.replace("HOW", how)))
+def speaks(name: str, how: str, *, set_up: str = "pass", then: str = "pass") -> Branch:
+    code = SPEAKS.replace("HOW", how).replace("SET_UP", set_up).replace("THEN", then)
+    return Branch(name, (sys.executable, "-IS", "-c", code))
 
 
 def plain(name: str, code: str) -> Branch:
     return Branch(name, (sys.executable, "-IS", "-c", code))
 
 
-def test_rounds_of_branches_begin_together_and_leave_set_up_out() -> None:
+def test_rounds_of_branches_begin_together_and_leave_set_up_out(tmp_path: Path) -> None:
+    """Both are at work at once, and B is done after A: opening a pipe waits for the other side."""
+    begun, done = str(tmp_path / "begun"), str(tmp_path / "done")
+    stamps = [tmp_path / name for name in "AB"]
+    stamp = "open({!r}, 'w').write(str(time.monotonic_ns()))"
+    meet = f"os.path.exists({begun!r}) and open({begun!r}, 'MODE').close()"
+    ahead = f"os.path.exists({done!r}) and open({done!r}, 'w').close()"
+    for path in (begun, done):
+        os.mkfifo(path)
     with Bench(ALL) as bench:
-        a = bench.worker(speaks("A", "time.sleep(0.05)"))
-        b = bench.worker(speaks("B", "time.sleep(0.15)"))
+        how_a = f"{meet.replace('MODE', 'w')}; time.sleep(0.05)"
+        how_b = f"{meet.replace('MODE', 'r')}; time.sleep(0.15); open({done!r}).close()"
+        a = bench.worker(speaks("A", how_a, set_up=stamp.format(str(stamps[0])), then=ahead))
+        b = bench.worker(speaks("B", how_b, set_up=stamp.format(str(stamps[1]))))
         assert (a.in_rounds, b.in_rounds) == (True, True)
         first, second = bench.together([a, b]), bench.together([a, b])
+        for path in (begun, done):
+            Path(path).unlink()
         alone = bench.together([a])
         processes = [*a.processes, *b.processes]
         assert len(processes) == 2  # one process for all rounds
     for found in (first, second):
         assert 0.05 <= found.ready_s[0] < found.ready_s[1]
         assert found.join_s == found.ready_s[1] >= 0.15
-        assert found.join_s < 0.3
+        assert max(s.start_ns for s in found.spans) < min(s.end_ns for s in found.spans)
+        assert found.start_ns > max(int(path.read_text()) for path in stamps)
     assert len(alone.spans) == 1
     assert not [p for p in processes if Path(f"/proc/{p}").exists()]
 
@@ -125,9 +142,9 @@ def test_a_branch_that_fails_in_a_round_is_named(how: str, said: str) -> None:
 
 
 def test_what_a_branch_starts_ends_with_it() -> None:
-    code = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)\n" + SPEAKS
+    start = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
     with Bench(ALL) as bench:
-        worker = bench.worker(Branch("A", (sys.executable, "-IS", "-c", code.replace("HOW", "pass"))))
+        worker = bench.worker(speaks("A", "pass", set_up=start))
         assert len(worker.processes) == 2
         mark = worker.mark
         bench.release(worker)
@@ -170,5 +187,9 @@ def test_a_program_takes_part_by_a_loop() -> None:
     with Bench(ALL) as bench:
         worker = bench.worker(Branch("A", (sys.executable, "-c", code)))
         assert worker.in_rounds
-        times = [bench.together([worker]).join_s for _ in range(3)]
-    assert all(0.02 <= t < 1.0 for t in times)
+        begun_ns = time.monotonic_ns()
+        found = [bench.together([worker]) for _ in range(3)]
+        ended_ns = time.monotonic_ns()
+    stamps = [stamp for r in found for stamp in (r.start_ns, r.spans[0].start_ns, r.spans[0].end_ns)]
+    assert [begun_ns, *stamps, ended_ns] == sorted([begun_ns, *stamps, ended_ns])
+    assert all(r.join_s >= 0.02 for r in found)

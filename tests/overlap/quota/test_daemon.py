@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rlprof.overlap.quota import daemons as module
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import probe_levels
 from rlprof.overlap.quota.daemon import mps, start
@@ -23,6 +24,7 @@ from rlprof.overlap.quota.errors import (
     MpsError,
     QuotaError,
 )
+from rlprof.overlap.quota.foreign import Foreign
 
 PROGRAM = """
 import sys, time
@@ -105,10 +107,23 @@ def test_a_process_that_ends_in_any_way_takes_its_daemon_along(
         if number is not None:
             assert mps_guardian.members("", mark)
             process.send_signal(number)
-        process.wait(20)
+        process.wait(60)
     assert gone(mark)
     assert no_folder(Path(folder))
     assert mps_guardian.askers(folder) == []
+
+
+def all_ended(processes: list[int], within_s: float = 40.0) -> bool:
+    until = time.monotonic() + within_s
+    while left := [p for p in processes if mps_guardian.start_ticks(p) is not None]:
+        if time.monotonic() > until:
+            break
+        time.sleep(0.02)
+    return not left
+
+
+def name_of(process: int) -> bytes:
+    return Path(f"/proc/{process}/comm").read_bytes().strip()
 
 
 def guardians(mark: str) -> list[int]:
@@ -132,7 +147,31 @@ def test_who_ends_everything_by_name_ends_the_daemon_too(fake_mps: Path, number:
         os.kill(guardian, number)
         assert mps_guardian.start_ticks(guardian) is not None
         owner.send_signal(number)
+        owner.kill()  # under nohup it ignores SIGHUP
         owner.wait()
+    assert gone(daemon.mark)
+    assert no_folder(daemon.folder)
+
+
+def test_a_guardian_that_has_not_come_up_yet_is_not_ended_either(
+    fake_mps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where everything is ended in the moment in which a daemon was started."""
+    late, may_go_on = tmp_path / "late.py", tmp_path / "go"
+    late.write_text(
+        "import os, runpy, time\n"
+        f"while not os.path.exists({str(may_go_on)!r}): time.sleep(0.01)\n"
+        f"runpy.run_path({mps_guardian.__file__!r}, run_name='__main__')\n"
+    )
+    monkeypatch.setattr(mps_guardian, "__file__", str(late))
+    with subprocess.Popen(["sleep", "60"]) as owner:
+        daemon = start(owner=owner.pid)
+        (guardian,) = guardians(daemon.mark)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(guardian, number)
+        owner.kill()
+        owner.wait()
+        may_go_on.touch()
     assert gone(daemon.mark)
     assert no_folder(daemon.folder)
 
@@ -144,13 +183,13 @@ def test_a_control_program_that_waits_for_words_does_not_outlive_its_daemon(
     daemon = start()
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe)}
     with subprocess.Popen([fake_control], stdin=subprocess.PIPE, env=environment) as waiting:
-        until = time.monotonic() + 5  # it has its name once it has been executed
+        until = time.monotonic() + 40  # it has its name once it has been executed
         while waiting.pid not in mps_guardian.askers(str(daemon.folder)) and time.monotonic() < until:
             time.sleep(0.01)
         assert waiting.pid in mps_guardian.askers(str(daemon.folder))
         assert waiting.pid not in daemon.processes
         daemon.stop()
-        assert waiting.wait(5) == -signal.SIGKILL
+        assert waiting.wait(40) == -signal.SIGKILL
 
 
 def test_the_next_daemon_is_not_ended_by_the_guardian_of_the_one_before(fake_mps: Path) -> None:
@@ -164,10 +203,7 @@ def test_the_next_daemon_is_not_ended_by_the_guardian_of_the_one_before(fake_mps
         owner.wait()
     with mps() as second:
         assert second.mark != mark
-        until = time.monotonic() + 10
-        while mps_guardian.start_ticks(guardian) is not None:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        assert all_ended([guardian], 60)
         assert len(second.processes) == 2
         assert (second.folder / "state.json").exists()
         assert mps_guardian.members("", mark) == []
@@ -222,7 +258,7 @@ def test_an_owner_that_is_killed_while_it_asks_a_daemon_that_hangs_leaves_nothin
     with subprocess.Popen(command) as owner:
         ticks = mps_guardian.start_ticks(owner.pid)
         assert ticks is not None
-        until = time.monotonic() + 10
+        until = time.monotonic() + 40
         # the daemon's own processes are there too
         while len(mps_guardian.askers(str(daemon.folder))) < 1 + len(daemon.processes):
             assert time.monotonic() < until
@@ -321,7 +357,65 @@ def test_somebody_elses_daemon_is_reported_and_left_alone(fake_mps: Path, fake_c
         assert daemons() == []
     finally:
         subprocess.run([fake_control], input=b"quit\n", env=environment, check=True)
+    assert found.process is not None
+    assert all_ended([found.process])  # it answers before it ends
     assert foreign_daemons() == []
+
+
+def test_a_daemon_of_ours_that_begins_or_ends_while_others_are_looked_for_is_not_foreign(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two processes look for daemons, and one starts or stops its own."""
+    read = module.process_table
+    begun: list[Daemon] = []
+
+    def table_while_one_begins() -> list[Foreign]:
+        begun.append(start())
+        return read()
+
+    with monkeypatch.context() as patch:
+        # `start` looks for others as well
+        patch.setattr(module, "process_table", lambda: [] if begun else table_while_one_begins())
+        monkeypatch.setattr("rlprof.overlap.quota.daemon.foreign_daemons", lambda _gpu: [])
+        assert foreign_daemons() == []
+    (daemon,) = begun
+
+    def table_while_one_ends() -> list[Foreign]:
+        found = read()
+        assert daemon.processes
+        daemon.stop()
+        return found
+
+    monkeypatch.setattr(module, "process_table", table_while_one_ends)
+    assert foreign_daemons() == []
+    assert not daemon.alive
+
+
+def test_who_asks_a_daemon_is_none(fake_mps: Path, fake_control: Path) -> None:
+    """As where a guardian still asks one that another process has just ended."""
+    theirs = fake_mps.parent / "theirs"
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(theirs)}
+    with subprocess.Popen([fake_control], stdin=subprocess.PIPE, env=environment) as asks:
+        until = time.monotonic() + 40  # it has its name once it has been executed
+        while not (named := name_of(asks.pid) == mps_guardian.NAME) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert named
+        assert foreign_daemons() == []
+        assert asks.stdin is not None
+        asks.stdin.close()
+
+
+def test_a_server_that_outlives_its_control_program_is_ended(
+    fake_mps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was known as the child of the process that had written itself down."""
+    monkeypatch.setenv("FAKE_MPS", "leaves")
+    daemon = start()
+    processes = daemon.processes
+    assert len(processes) == 2
+    daemon.stop()
+    assert not [p for p in processes if mps_guardian.start_ticks(p) is not None]
+    assert not daemon.folder.exists()
 
 
 @pytest.mark.slow
@@ -480,7 +574,7 @@ def test_an_owner_that_goes_while_its_daemon_starts_leaves_none(
         monkeypatch.setattr(mps_guardian, "tell", tell)
         with pytest.raises(MpsError):
             start(owner=owner.pid)
-    until = time.monotonic() + 5  # its guardian may be removing it at the same time
+    until = time.monotonic() + 40  # its guardian may be removing it at the same time
     while list(fake_mps.iterdir()) and time.monotonic() < until:
         time.sleep(0.01)
     assert list(fake_mps.iterdir()) == []

@@ -78,7 +78,7 @@ def test_a_process_that_is_ended_takes_its_daemon_along(number: signal.Signals) 
         assert mps_guardian.members("", mark)
         process.send_signal(number)
         process.wait(20)
-    until = time.monotonic() + 15
+    until = time.monotonic() + 40
     while mps_guardian.members("", mark) and time.monotonic() < until:
         time.sleep(0.05)
     assert mps_guardian.members("", mark) == []

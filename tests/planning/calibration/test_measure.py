@@ -15,7 +15,7 @@ import pytest
 
 from rlprof.errors import UsageError
 from rlprof.planning.calibration import kernels, links, measure, sweeps
-from rlprof.planning.calibration.device import Clock, Devices, PeakMemory, parse_devices, settled
+from rlprof.planning.calibration.device import Clock, Devices, parse_devices, settled
 from rlprof.planning.calibration.device import machine as facts
 from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.raw import Measurement, Point, read_raw
@@ -180,16 +180,28 @@ def test_the_clock_tells_how_long_a_call_takes() -> None:
     assert all(0.002 <= t < 0.5 for t in times)
 
 
+#: In a process that does nothing else: in a large one other pages may leave memory meanwhile.
+PEAKS = """
+from rlprof.planning.calibration.device import PeakMemory
+memory = PeakMemory("cpu")
+memory.reset()
+peaks = [memory.peak_bytes()]
+block = b"x" * (64 * 2**20)
+del block
+peaks.append(memory.peak_bytes())
+memory.reset()
+peaks.append(memory.peak_bytes())
+print(*peaks)
+"""
+
+
 def test_peak_memory_sees_what_was_held_and_forgets_it() -> None:
-    memory = PeakMemory("cpu")
-    memory.reset()
-    if memory.peak_bytes() is None:
+    done = subprocess.run([sys.executable, "-c", PEAKS], cwd=ROOT, capture_output=True, text=True, check=True)
+    if "None" in done.stdout:
         pytest.skip("this system does not tell")
-    block = torch.ones(16 * 2**20)  # 64 MiB
-    del block
-    assert (memory.peak_bytes() or 0) > 60 * 2**20
-    memory.reset()
-    assert (memory.peak_bytes() or 0) < 40 * 2**20
+    _, held, forgotten = map(int, done.stdout.split())
+    assert held > 60 * 2**20
+    assert forgotten < 40 * 2**20
 
 
 LINKS = [Point(kind, {"bytes": 4096, "ranks": 2, "tier": "intra_node"}) for kind in sweeps.LINKS]
@@ -198,7 +210,7 @@ LINKS = [Point(kind, {"bytes": 4096, "ranks": 2, "tier": "intra_node"}) for kind
 def test_two_processes_measure_every_collective_and_end() -> None:
     kept: list[Measurement] = []
     visits = [(p, n) for n in range(2) for p in LINKS]
-    note = links.measure_links(visits, Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=60)
+    note = links.measure_links(visits, Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=300)
     assert note == ""
     assert [(m.point, m.round) for m in kept] == visits
     assert all(len(m.seconds) == 2 and 0 < min(m.seconds) < 5 for m in kept)
@@ -218,7 +230,7 @@ def test_two_processes_measure_operators_together() -> None:
     points = [Point(p.kind, {**p.key, "shape": TWICE}) for p in TOGETHER]
     points.append(Point("inference", {**OPERATOR, "tensor": 2}))  # one KV head cannot be divided
     note = links.measure_links(
-        [(p, 0) for p in points], Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=60
+        [(p, 0) for p in points], Devices("cpu", (0, 1)), EFFORT, kept.append, limit_s=300
     )
     assert note == ""
     assert [m.point for m in kept] == points
@@ -294,7 +306,7 @@ def test_no_process_outlives_a_measurement_that_is_killed(tmp_path: Path) -> Non
     assert len(children) == 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 60
     while time.monotonic() < limit and any(Path(f"/proc/{c}").exists() for c in children):
         time.sleep(0.1)
     assert not any(Path(f"/proc/{c}").exists() for c in children)

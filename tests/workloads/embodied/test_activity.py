@@ -55,8 +55,9 @@ def test_devices_count_alike() -> None:
     assert mean_activity(**two, span=Span(0, 80)) == 0.5
 
 
-def test_a_run_measures_itself_and_leaves_nothing_behind(tmp_path) -> None:
+def test_a_run_measures_itself_and_leaves_nothing_behind(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
+    monkeypatch.setattr(metrics, "WRITES_S", 60.0)  # however long the sampler is kept waiting
     rows = runner.run(small(schedule="colocated-pipe"), tmp_path, 4, activity="auto").rows
     assert [r["iteration"] for r in rows] == [0, 1, 2, 3]
     assert [r["iteration"] for r in metrics.read(tmp_path / metrics.NAME)] == [0, 1, 2, 3]
@@ -78,7 +79,7 @@ def test_a_sampler_that_dies_costs_no_row(tmp_path) -> None:
         assert not metrics.read(tmp_path / metrics.NAME) if (tmp_path / metrics.NAME).exists() else True
         began = time.monotonic()
         rows.flush()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 40  # it would wait for ever
     finally:
         activity.close()
     found = metrics.read(tmp_path / metrics.NAME)

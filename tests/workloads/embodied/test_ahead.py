@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.steps import Step, step
+from rlprof.workloads.embodied import ahead as module
 from rlprof.workloads.embodied import graph_driver, record, runner
 from rlprof.workloads.embodied.ahead import AheadSimulator, ResetsAhead, ahead_of, first_resets
 from rlprof.workloads.embodied.build import make_simulator
@@ -44,6 +46,7 @@ from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.graph_driver import Answers, PlacedDriver
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.runner import measured_iteration, run
+from rlprof.workloads.embodied.simulators import processes
 from tests.workloads.embodied.made import small
 
 EPOCH = "iteration/generate_rollouts/rollout_epoch"
@@ -60,7 +63,7 @@ def nothing_left() -> Iterator[None]:
     """No thread of the block is left after it."""
     before = set(threading.enumerate())
     yield
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 40.0
     while (left := set(threading.enumerate()) - before) and time.monotonic() < until:
         time.sleep(0.01)
     assert not left
@@ -160,7 +163,7 @@ class Fails:
         self.go = threading.Event()
 
     def reset(self, step_: GlobalStep, epoch: int, samples: Any = None) -> None:
-        assert self.go.wait(10.0)
+        assert self.go.wait(60.0)
         self.calls.append("reset")
         raise SimulatorError(f"reset {step_.index}, {epoch}")
 
@@ -217,38 +220,49 @@ def test_closing_waits_for_a_reset_and_what_it_raises_is_of_no_use() -> None:
         assert inner.calls == ["reset", "close"]
 
 
-def interrupted_after(seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
+def then_interrupted(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Ctrl-C while a function is at work that does not return without it."""
+    native = getattr(owner, name)
+
+    def interrupted(*args: Any) -> Any:
+        patch.undo()
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            return native(*args)
+        finally:
+            timer.join()
+
+    patch.setattr(owner, name, interrupted)
 
 
 @pytest.mark.parametrize("way", ["release", "close"])
 def test_who_is_interrupted_while_a_reset_is_waited_for_at_the_end_does_not_wait_on(way: str) -> None:
     """A process that hangs would keep whoever presses Ctrl-C until its time limit."""
     with nothing_left():
-        one, other = (AheadSimulator(make_simulator(in_processes())) for _ in range(2))
+        config = in_processes(timeout_s=600.0)
+        one, other = (AheadSimulator(make_simulator(config)) for _ in range(2))
         ids = (*one.process_ids, *other.process_ids)
         began = time.monotonic()
         try:
             for simulator in (one, other):
                 os.kill(simulator.process_ids[0], signal.SIGSTOP)
                 simulator.begin(GlobalStep(0), 0)
-            if way == "release":
-                timers = [interrupted_after(0.3)]
-                with pytest.raises(KeyboardInterrupt):
-                    ResetsAhead((one, other)).release()
-            else:  # the first ends the wait for the reset, the second that for the simulator
-                timers = []
-                for simulator in (one, other):
-                    timers += [interrupted_after(0.3), interrupted_after(0.6)]
+            with contextlib.ExitStack() as patches:
+                first, second = (patches.enter_context(pytest.MonkeyPatch.context()) for _ in range(2))
+                if way == "release":
+                    then_interrupted(first, module, "wait")
                     with pytest.raises(KeyboardInterrupt):
-                        simulator.close()
-            assert time.monotonic() - began < 5.0
+                        ResetsAhead((one, other)).release()
+                else:  # the first ends the wait for the reset, the second that for the simulator
+                    for simulator in (one, other):
+                        then_interrupted(first, module, "wait")
+                        then_interrupted(second, simulator.inner, "close")
+                        with pytest.raises(KeyboardInterrupt):
+                            simulator.close()
+            assert time.monotonic() - began < 60.0
             assert not any(Path(f"/proc/{p}").exists() for p in ids)
         finally:
-            for timer in timers:
-                timer.join()
             for simulator in (one, other):
                 simulator.end()
                 simulator.close()
@@ -258,8 +272,13 @@ def test_who_is_interrupted_while_a_reset_is_waited_for_at_the_end_does_not_wait
     ("sent", "error"), [(signal.SIGKILL, SimulatorDiedError), (signal.SIGSTOP, SimulatorTimeoutError)]
 )
 def test_a_process_that_dies_or_hangs_during_a_reset_ahead_is_the_error_that_it_is(
-    sent: int, error: type[Exception]
+    sent: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def patient(connections: list[Any], timeout_s: float) -> list[Any]:
+        """The time limit is for the one that hangs: the other one may take its time."""
+        return connection.wait(connections, timeout_s if len(connections) == 1 else 60.0)
+
+    monkeypatch.setattr(processes, "wait", patient)
     with nothing_left():
         ahead = AheadSimulator(make_simulator(in_processes(workers=2, timeout_s=1.0)))
         ids = ahead.process_ids
@@ -334,32 +353,45 @@ def same(one: Path, other: Path, *names: str) -> None:
     ],
 )
 def test_a_run_with_resets_ahead_trains_as_the_native_one(
-    tmp_path: Path, steps: tuple[Step, ...], spares: int, ahead: int, options: dict[str, Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[Step, ...],
+    spares: int,
+    ahead: int,
+    options: dict[str, Any],
 ) -> None:
     config = in_processes(**options)
+    environments: dict[int, dict[str, Any]] = {}
+    save = runner.checkpoint.save
+
+    def saves(path: Path, trainer: Any, configuration: dict[str, Any], iteration: int) -> None:
+        save(path, trainer, configuration, iteration)
+        found = torch.load(path, weights_only=True)["environments"]
+        environments[iteration] = {k: v.numpy() for k, v in found.items()}
+
     graph = written(tmp_path, config, steps, spares)
     native, by_graph, parts = (tmp_path / name for name in ("native", "by_graph", "parts"))
     run(config, native, 8)
     assert "resets_ahead" not in rows_of(native)[0]
-    with nothing_left():
-        run(config, by_graph, 8, graph=graph)
+    with nothing_left(), monkeypatch.context() as patched:
+        patched.setattr(runner.checkpoint, "save", saves)
+        run(config, by_graph, 8, graph=graph, checkpoint_every=6)
     rows = rows_of(by_graph)
     assert [row["graph"] for row in rows] == [False, False, *[True] * 6]
     assert [row["resets_ahead"] for row in rows] == [0, 0, 0, *[ahead] * 5]
     assert all(row["semantic_differences"] == [] for row in rows)
-    same(native, by_graph)
-    # the environments of a checkpoint are those that the next iteration begins with
+    same(native, by_graph, "environments")  # for an iteration after the last one nothing is begun
+    # the environments of a checkpoint before it are those that the next iteration begins with
     simulator = make_simulator(config)
     try:
         if ahead:
-            simulator.reset(GlobalStep(8), 1 if spares else 0)
-            found = {k: v.numpy() for k, v in saved(by_graph)["environments"].items()}
-            assert equal_bits(simulator.state_dict(), found)
+            simulator.reset(GlobalStep(6), 1 if spares else 0)
+            assert equal_bits(simulator.state_dict(), environments[6])
     finally:
         simulator.close()
     if steps is not TEMPORAL or options:
         return
-    run(config, parts, 4, graph=graph)  # with resets of iteration 4 in the checkpoint
+    run(config, parts, 4, graph=graph)
     run(config, parts, 8, graph=graph, resume=True)
     assert [row["resets_ahead"] for row in rows_of(parts)] == [0, 0, 0, 2, 0, 0, 0, 2]
     same(by_graph, parts, "environments")
@@ -395,6 +427,34 @@ def test_a_process_that_dies_between_iterations_ends_the_run(
     assert saved(tmp_path / "run")["iteration"] == 4
     monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert len(run(config, tmp_path / "run", 6, graph=graph, resume=True).rows) == 2
+
+
+def test_what_a_reset_for_the_next_iteration_raises_loses_nothing_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that were trained the last one is saved, and for one after the last nothing is begun."""
+    config = in_processes()
+    graph = written(tmp_path, config, TEMPORAL, 1)
+    run(config, tmp_path / "native", 5)
+    begin, begun = AheadSimulator.begin, []
+
+    def dies(self: AheadSimulator, step_: GlobalStep, epoch: int) -> None:
+        begun.append(step_.index)
+        if step_.index == 4:
+            os.kill(self.process_ids[0], signal.SIGKILL)
+        begin(self, step_, epoch)
+
+    monkeypatch.setattr(AheadSimulator, "begin", dies)
+    out = tmp_path / "run"
+    with nothing_left():
+        assert run(config, out, 4, graph=graph).iterations == 4
+        assert begun == [3, 3]
+        with pytest.raises(SimulatorDiedError, match="SIGKILL during reset"):
+            run(config, out, 5, graph=graph, checkpoint_every=4, force=True)
+    assert saved(out)["iteration"] == len(rows_of(out)) == 4
+    assert saved(out)["environments"] is None
+    run(config, out, 5, graph=graph, resume=True)
+    same(tmp_path / "native", out, "environments")
 
 
 def test_orders_that_take_turns_have_resets_ahead_by_a_graph_alone(tmp_path: Path) -> None:

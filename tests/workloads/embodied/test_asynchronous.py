@@ -31,7 +31,9 @@ def test_data_is_at_most_one_version_behind_and_older_data_is_dropped() -> None:
             lags += result["staleness"]
             dropped += result["dropped_epochs"]
             if i == 2:  # the rollout runs ahead, and then the weights move on
-                time.sleep(1.0)
+                until = time.monotonic() + 60
+                while len(asynchronous._ready) < 6 and time.monotonic() < until:
+                    time.sleep(0.01)
         assert len(lags) == 7 * 2
         assert set(lags) <= {0, 1}
         assert 1 in lags
@@ -105,6 +107,39 @@ def test_a_rollout_that_fails_is_what_the_actor_sees() -> None:
     asynchronous = AsynchronousTrainer(trainer)
     with pytest.raises(SimulatorError, match="stuck"):
         asynchronous.iteration(GlobalStep(0))
+    asynchronous.close()
+
+
+def test_weights_that_cannot_be_handed_over_are_an_error_of_the_next_iteration() -> None:
+    trainer = make_trainer(small())
+    asynchronous = AsynchronousTrainer(trainer)
+
+    def broken(_actor: Any) -> None:
+        raise SimulatorError("the other side is gone")
+
+    trainer.rollout.sync_model_from_actor = broken  # type: ignore[method-assign]
+    assert asynchronous.iteration(GlobalStep(0))["training"]
+    with pytest.raises(SimulatorError, match="gone"):
+        asynchronous.iteration(GlobalStep(1))
+    asynchronous.close()
+
+
+def test_epochs_that_were_done_before_the_rollout_failed_are_trained_on() -> None:
+    trainer = make_trainer(small())
+    epoch, calls = trainer.rollout_epoch, []
+
+    def breaks(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            raise SimulatorError("the gripper is stuck")
+        return epoch(*args)
+
+    trainer.rollout_epoch = breaks  # type: ignore[method-assign]
+    asynchronous = AsynchronousTrainer(trainer)
+    asynchronous._thread.join()
+    assert asynchronous.iteration(GlobalStep(0))["training"]
+    with pytest.raises(SimulatorError, match="stuck"):
+        asynchronous.iteration(GlobalStep(1))
     asynchronous.close()
 
 

@@ -78,3 +78,9 @@ def test_a_prefix_worker_is_none_of_a_rollout_process() -> None:
     assert configure("tiny", prefix_worker=True).prefix_worker
     with pytest.raises(ConfigurationError, match="leave --prefix-worker or --rollout-process away"):
         configure("tiny", prefix_worker=True, rollout_process=True)
+
+
+def test_whole_answers_are_none_of_a_rollout_process() -> None:
+    assert configure("tiny", whole_answers=True).whole_answers
+    with pytest.raises(ConfigurationError, match="leave --whole-answers or --rollout-process away"):
+        configure("tiny", whole_answers=True, rollout_process=True)

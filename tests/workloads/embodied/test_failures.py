@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from rlprof.workloads.embodied import checkpoint, runner
+from rlprof.overlap.equality import equal_bits
+from rlprof.workloads.embodied import checkpoint, metrics, record, runner
+from rlprof.workloads.embodied.actor import Actor
 from rlprof.workloads.embodied.build import check_devices
 from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.errors import (
     ConfigurationError,
     DeviceError,
@@ -52,10 +55,10 @@ if any("rollout_serve" in word for word in sys.orig_argv):
 
 def served() -> set[int]:
     """Processes that this one has started and not waited for, zombies too."""
-    return served_by(os.getpid())
+    return victimsby(os.getpid())
 
 
-def served_by(parent: int) -> set[int]:
+def victimsby(parent: int) -> set[int]:
     found = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -67,8 +70,13 @@ def served_by(parent: int) -> set[int]:
     return found
 
 
+def saved(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(out / checkpoint.NAME, weights_only=True)
+    return {k: dict(v) if k in ("actor", "rollout") and v is not None else v for k, v in found.items()}
+
+
 def iterations_saved(out: Path) -> int:
-    found: int = torch.load(out / checkpoint.NAME, weights_only=True)["iteration"]
+    found: int = saved(out)["iteration"]
     return found
 
 
@@ -99,7 +107,7 @@ def iterations_saved(out: Path) -> int:
 def test_a_process_that_dies_or_hangs_ends_the_run_and_not_the_checkpoint(
     tmp_path, monkeypatch, options: dict[str, Any], victim: str, how: signal.Signals, kind: type[Exception]
 ) -> None:
-    config = small(workers=2, timeout_s=1.5, **options)
+    config = small(workers=2, **options)
     make, iterate, before = runner.make_trainer, runner.measured_iteration, served()
     made: list[Any] = []
     monkeypatch.setattr(runner, "make_trainer", lambda c: made.append(make(c)) or made[-1])
@@ -107,25 +115,89 @@ def test_a_process_that_dies_or_hangs_ends_the_run_and_not_the_checkpoint(
     def fails(*values: Any) -> Any:
         if values[-1] == 1:
             trainer = made[-1]
-            processes = (
-                trainer.env.simulator.process_ids[1] if victim == "simulator" else trainer.rollout.process_id
-            )
-            os.kill(processes, how)
+            victims = trainer.env.simulator if victim == "simulator" else trainer.rollout
+            if how == signal.SIGSTOP:
+                victims.timeout_s = 1.5
+            os.kill(victims.process_ids[1] if victim == "simulator" else victims.process_id, how)
         return iterate(*values)
 
     monkeypatch.setattr(runner, "measured_iteration", fails)
     began = time.monotonic()
     with pytest.raises(kind) as caught:
         runner.run(config, tmp_path, 50, checkpoint_every=1)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
     assert str(caught.value).count("\n") == 0
     assert "Next: " in str(caught.value)
-    assert served() == before
+    assert served() <= before
     done = iterations_saved(tmp_path)
     assert done >= 1
     monkeypatch.setattr(runner, "measured_iteration", iterate)
     assert len(runner.run(config, tmp_path, done + 1, resume=True).rows) == 1
-    assert served() == before
+    assert served() <= before
+
+
+@pytest.mark.parametrize(
+    ("options", "last_use"),
+    [
+        ({}, "answer"),
+        ({"env_prefetch": True}, "answer"),
+        ({"env_prefetch": True}, "prefetch"),
+        ({"schedule": "colocated-pipe", "env_prefetch": True}, "prefetch"),
+        ({"schedule": "async"}, "answer"),
+        pytest.param({"rollout_process": True}, "answer", marks=pytest.mark.slow),
+        pytest.param({"rollout_process": True, "schedule": "async"}, "answer", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_dies_when_it_has_done_its_part_costs_nothing_that_was_trained(
+    tmp_path, monkeypatch, options: dict[str, Any], last_use: str
+) -> None:
+    """What is begun for the next iteration, or only saved, does not lose the one that was trained."""
+    config = small(workers=1, update_epochs=1, **options)
+    synchronous = config.schedule != "async"
+    make, made = runner.make_trainer, []
+    monkeypatch.setattr(runner, "make_trainer", lambda c: made.append(make(c)) or made[-1])
+    bootstrap, adv = EnvWorker.bootstrap_step, Actor.compute_adv
+
+    def dies() -> None:
+        trainer = made[-1]
+        process = trainer.rollout if config.rollout_process else trainer.env.simulator
+        ids = [process.process_id] if config.rollout_process else process.process_ids
+        os.kill(ids[0], signal.SIGKILL)
+
+    def begins(self: EnvWorker, step: Any, epoch: int, samples: Any = None) -> Any:
+        if last_use == "prefetch" and (step.index, epoch) == (2, 0):
+            dies()
+        return bootstrap(self, step, epoch, samples)
+
+    def trains(self: Actor, trajectories: Any) -> Any:
+        found = adv(self, trajectories)
+        if last_use == "answer" and self.updates == 2 * updates:
+            dies()
+        return found
+
+    updates = 2  # of an iteration
+    if synchronous:
+        runner.run(config, tmp_path / "whole", 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(EnvWorker, "bootstrap_step", begins)
+        patched.setattr(Actor, "compute_adv", trains)
+        if last_use == "prefetch":  # of an iteration that there is not
+            assert runner.run(config, tmp_path / "two", 2).iterations == 2
+            assert saved(tmp_path / "two")["environments"] is not None
+        wanted = RolloutDiedError if config.rollout_process else SimulatorDiedError
+        with pytest.raises(wanted, match="SIGKILL during"):
+            runner.run(config, tmp_path / "run", 3, checkpoint_every=10 if last_use == "answer" else 1)
+    done = 3 if last_use == "answer" else 2
+    assert iterations_saved(tmp_path / "run") == done
+    assert len(metrics.read(tmp_path / "run" / metrics.NAME)) == done
+    assert saved(tmp_path / "run")["rollout" if config.rollout_process else "environments"] is None
+    runner.run(config, tmp_path / "run", 4, resume=True)
+    if synchronous:
+        one, other = (saved(tmp_path / name) for name in ("run", "whole"))
+        for name in ("actor", "rollout", "optimizer", "environments", "updates", "version"):
+            assert equal_bits(one[name], other[name]), name
+        text = [(tmp_path / name / record.NAME).read_text() for name in ("run", "whole")]
+        assert text[0] == text[1]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +233,7 @@ def test_memory_that_is_too_small_is_said_and_the_checkpoint_survives(
         runner.run(config, tmp_path / "run", 3, checkpoint_every=1)
     assert "Next: use" in str(caught.value)
     assert iterations_saved(tmp_path / "run") == 1
-    assert served() == before
+    assert served() <= before
     monkeypatch.undo()
     assert len(runner.run(config, tmp_path / "run", 2, resume=True).rows) == 1
 
@@ -243,13 +315,13 @@ def test_the_command_line_says_it_in_one_line_and_leaves_nothing(
         text=True,
     )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not (out / checkpoint.NAME).exists() and time.monotonic() < until:
             time.sleep(0.1)
-        processes = served_by(driver.pid)
+        processes = victimsby(driver.pid)
         assert len(processes) == 2
         os.kill(max(processes), how)
-        _, errors = driver.communicate(timeout=30)
+        _, errors = driver.communicate(timeout=120)
     finally:
         driver.kill()
         driver.wait()

@@ -96,9 +96,10 @@ def test_facts_that_are_not_told_or_of_another_version_are_left_to_the_hash() ->
         (small(schedule="hybrid"), {}, "in place of the schedule colocated"),
         (small(env_prefetch=True), {}, "--env-prefetch would do nothing.* or use --reset-ahead"),
         (small(train_pipe=True, minibatch_scope="epoch"), {}, "--train-pipe would do nothing"),
+        (small(rollout_process=True), {}, "a rollout process cannot be told apart"),
         (small(), {"levers": {"workers": 7}}, "was selected with workers 7"),
     ],
-    ids=["another_preset", "another_schedule", "prefetch", "train_pipe", "other_levers"],
+    ids=["another_preset", "another_schedule", "prefetch", "train_pipe", "rollout_process", "other_levers"],
 )
 @pytest.mark.parametrize("there", [False, True])
 def test_nothing_is_written_or_replaced_for_a_graph_that_does_not_fit(

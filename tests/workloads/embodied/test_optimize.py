@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +28,15 @@ from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedW
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.trials import alone
+from rlprof.workloads.embodied import optimize_run
 from rlprof.workloads.embodied.config import Config, configure
-from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError
+from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError, SimulatorDiedError
 from rlprof.workloads.embodied.optimize import Counter, embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
+from rlprof.workloads.embodied.optimize_search import Search
 from rlprof.workloads.embodied.policies.base import Kept
 from rlprof.workloads.embodied.quota_file import QuotaFile
+from rlprof.workloads.embodied.quotas import Quotas
 from rlprof.workloads.embodied.runner import run
 from tests.conftest import ROOT
 
@@ -159,13 +164,13 @@ def test_a_graph_of_another_program_ends_the_run_and_says_so(tmp_path: Path) -> 
     with embodied(small(), tmp_path, activity="off") as here:
         native = here.workload.native
         GraphFile.of(native, derive(native, WHOLE), WHOLE).write(tmp_path / "graph.json")
+    other = small(chunks=1, global_batch=8, episode_steps=5)
     with pytest.raises(OverlapError, match="selected for another program"):
-        run(
-            small(chunks=1, global_batch=8, episode_steps=5),
-            tmp_path / "run",
-            3,
-            graph=tmp_path / "graph.json",
-        )
+        run(other, tmp_path / "run", 3, graph=tmp_path / "graph.json", checkpoint_every=2)
+    # the iterations that were recorded are training that counts
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["iteration"] == 2
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len(run(other, tmp_path / "two", 2, graph=tmp_path / "graph.json").rows) == 2
     with pytest.raises(ConfigurationError, match="in place of the schedule colocated"):
         run(small(schedule="hybrid"), tmp_path / "run", 3, graph=tmp_path / "graph.json", force=True)
 
@@ -230,7 +235,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     names = {p.name for p in out.iterdir()}
     assert names == {
         "config.json", "decisions.jsonl", "decisions.txt", "measurements.jsonl", "graph.json", "quotas.json",
-        "result.json", "report.html", "checkpoint.pt",
+        "result.json", "report.html", "report.ipynb", "checkpoint.pt",
     }  # fmt: skip
     result = json.loads((out / "result.json").read_text())
     assert result["steps"] == [str(s) for s in done.result.steps]
@@ -309,3 +314,28 @@ def test_training_that_an_interrupted_session_lost_is_none_that_counts(
     assert result["facts"]["iterations"] == sum(p.iterations for p in cost.parts) - 2
     assert cost.net_s > first.total_s
     assert "(2 lost)" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize("during", ["the search for quotas", "the checkpoint"])
+def test_what_fails_after_the_search_loses_nothing_that_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    def dies(search: Search, *_: object) -> Quotas:
+        here = search.here
+        os.kill(here.simulator.process_ids[0], signal.SIGKILL)
+        if during == "the search for quotas":
+            here.workload.iteration(None)
+        return Quotas(None, "there is no GPU to divide")
+
+    monkeypatch.setattr(optimize_run, "find_quotas", dies)
+    config = replace(small(), workers=1)
+    request = Request(config=config, out=tmp_path, activity="off", budget_s=0.01)
+    with pytest.raises(SimulatorDiedError, match="SIGKILL during"):
+        optimize_embodied(request)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names >= {"graph.json", "quotas.json", "result.json", "decisions.txt", "report.html"}
+    reason = QuotaFile.read(tmp_path / "quotas.json").reason
+    assert ("the search for quotas failed" in reason) == (during == "the search for quotas")
+    assert ("checkpoint.pt" in names) == (during == "the checkpoint")
+    monkeypatch.undo()
+    run(config, tmp_path, 3, resume="checkpoint.pt" in names, graph=tmp_path / "graph.json")

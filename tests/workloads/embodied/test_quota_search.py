@@ -20,6 +20,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlpr
 from rlprof.analysis.batch_time import BatchTimes
 from rlprof.analysis.machine_state import MachineState
 from rlprof.analysis.trials import Rule
+from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
@@ -29,14 +30,16 @@ from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.overlap.quota import mps
+from rlprof.overlap.quota.errors import ProbeError
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair, Meeting
+from rlprof.taskgraph.errors import RestoreError
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.errors import SimulatorError
 from rlprof.workloads.embodied.exchange import Exchangeable
 from rlprof.workloads.embodied.optimize import embodied
-from rlprof.workloads.embodied.quotas import Quotas, find_quotas, processes, tune, unreached
+from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas, processes, tune, unreached
 from rlprof.workloads.embodied.sharing import PERCENTAGE
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 from tests.overlap.quota.conftest import fake_control, fake_driver, fake_mps  # noqa: F401 - fixtures
@@ -464,8 +467,8 @@ def _environment(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
-def test_an_error_of_the_daemon_leaves_the_graph(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a driver levels cannot be probed: quotas are none, and say why."""
+def test_an_error_of_the_daemon_is_told_in_the_log(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a driver levels cannot be probed."""
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     config = replace(CONFIG, simulator="mujoco_warp", device="cuda:0")
@@ -478,7 +481,11 @@ def test_an_error_of_the_daemon_leaves_the_graph(ran: Ran, monkeypatch: pytest.M
         store=Store(), log=DecisionLog(), streams={}, left_s=9.0, say=lambda _: None,
     )  # fmt: skip
     found: Any = SimpleNamespace(stopped=False, intact=True, steps=WHOLE, graph=ran.graph)
-    quotas = find_quotas(search, found)
-    assert quotas.level is None
-    assert quotas.reason.startswith("q0 is kept: ")
-    assert quotas.reason in search.log.text()
+    with pytest.raises(RlprofError) as raised:
+        find_quotas(search, found)
+    assert f"the search for quotas failed: {raised.value.what}" in search.log.text()
+
+
+def test_after_a_trial_that_cannot_be_taken_back_there_is_no_checkpoint() -> None:
+    assert failed(ProbeError("no driver")).intact
+    assert not failed(RestoreError("state of ENV is not what it was")).intact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from rlprof.workloads.embodied import record, runner
 from rlprof.workloads.embodied.build import make_trainer
 from rlprof.workloads.embodied.config import FAMILIES, Config
-from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.contracts import NUMBERS, GlobalStep
 from rlprof.workloads.embodied.drivers import make_driver
 from rlprof.workloads.embodied.policies.sizes import size_of
 from tests.workloads.embodied.made import small
@@ -142,6 +143,54 @@ def test_answers_given_again_are_the_same_bits_sample_by_sample(policy: str) -> 
     again = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
     assert again.calls == 4
     assert again.bitwise
+    assert again.passed
+
+
+def _another_chain(given: Any) -> Any:
+    """One point of one chain is elsewhere; the recorded log-probability is that of the noise, still."""
+    given.chain[1, -1] += 0.01
+    return given
+
+
+def _of_others(given: Any) -> Any:
+    """Two environments have each other's answers."""
+    other = np.array([1, 0, *range(2, len(given.chain))])
+    return given._replace(**{name: getattr(given, name)[other] for name in NUMBERS})
+
+
+def _another_log_prob(given: Any) -> Any:
+    given.log_prob[0] += 0.01
+    return given
+
+
+def _no_number(given: Any) -> Any:
+    given.log_prob[0] = np.nan
+    return given
+
+
+@pytest.mark.parametrize("tamper", [_another_chain, _of_others, _another_log_prob, _no_number])
+@pytest.mark.parametrize("policy", ["pi0", "openvla_oft"])
+def test_an_answer_that_was_tampered_with_fails_the_replay(policy: str, tamper: Any) -> None:
+    trainer = make_trainer(small(policy=policy))
+    result = trainer.iteration(GlobalStep(0))
+    assert record.replay_answers(trainer, result["trajectories"], GlobalStep(0)).passed
+    outputs = result["trajectories"][1].outputs
+    outputs[0] = tamper(outputs[0])
+    again = record.replay_answers(trainer, result["trajectories"], GlobalStep(0))
+    assert not again.passed
+    if tamper is not _of_others or policy == "openvla_oft":
+        assert again.evaluated > again.tolerance.log_prob
+    if tamper is _another_chain:
+        assert again.log_prob == 0.0  # of the same noise, whatever was answered
+
+
+def test_log_probabilities_of_more_numbers_may_differ_more() -> None:
+    few = record.Replayed(1, 0, 0, 0, 0.02, 0.2, 35, "bfloat16")
+    assert not few.passed
+    assert few.tolerance.chain == record.TOLERANCES["bfloat16"].chain
+    assert replace(few, numbers=140).passed
+    assert not replace(few, numbers=140, chain=0.04).passed
+    assert not replace(few, numbers=140, dtype="float32").passed
 
 
 def test_answers_of_whole_and_half_batches_are_equal_within_a_tolerance(monkeypatch) -> None:
@@ -157,8 +206,28 @@ def test_answers_of_whole_and_half_batches_are_equal_within_a_tolerance(monkeypa
     assert again.calls == 3
     assert max(again.actions, again.value, again.chain) < 1e-5
     assert again.log_prob < 1e-3
+    assert again.passed
     # weights that have moved on do not give the same answers
     with torch.no_grad():
         for parameter in trainer.rollout.policy.parameters():
             parameter.mul_(1.5)
-    assert record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0)).chain > 1e-3
+    again = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
+    assert again.chain > 1e-3
+    assert again.evaluated > again.tolerance.log_prob
+    assert not again.passed
+
+
+def test_a_small_change_of_an_answer_in_half_precision_fails_the_replay(monkeypatch) -> None:
+    from rlprof.workloads.embodied import config as module
+
+    size = replace(size_of("pi0", "tiny"), dtype="bfloat16")
+    monkeypatch.setattr(module, "size_of", lambda _family, _preset: size)
+    trainer = make_trainer(small(denoise_steps=10))
+    result = trainer.iteration(GlobalStep(0))
+    again = record.replay_answers(trainer, result["trajectories"], GlobalStep(0))
+    assert again.dtype == "bfloat16"
+    assert again.passed
+    result["trajectories"][0].outputs[0].chain[0, -1] += 0.05
+    changed = record.replay_answers(trainer, result["trajectories"], GlobalStep(0))
+    assert changed.evaluated > changed.tolerance.log_prob > again.evaluated
+    assert not changed.passed

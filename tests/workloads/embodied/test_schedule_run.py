@@ -106,13 +106,13 @@ def test_one_stage_is_simulated_while_another_is_answered(name: str, monkeypatch
     def predict(*args: Any, **kwargs: Any) -> Any:
         epoch, chunk, rows = args[2], args[3], args[4]
         if (epoch, chunk) == (0, 1) and rows[0] == 0:  # the first stage's second answer
-            meet.wait(20)
+            meet.wait(60)
         return answers(*args, **kwargs)
 
     def move(actions: Any, rows: Any) -> Any:
         if rows[0] > 0 and not meet.broken and move.first:  # type: ignore[attr-defined]
             move.first = False  # type: ignore[attr-defined]
-            meet.wait(20)  # the second stage's first chunk
+            meet.wait(60)  # the second stage's first chunk
         return moves(actions, rows)
 
     move.first = True  # type: ignore[attr-defined]

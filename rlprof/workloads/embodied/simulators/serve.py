@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ from rlprof.workloads.embodied.simulators import block as blocks
 def main(descriptor: int) -> None:
     """Serve until told to end, or the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(), driver_of(descriptor)), daemon=True).start()
     connection = Connection(descriptor)
     try:
         order = json.loads(connection.recv_bytes())
@@ -72,11 +73,37 @@ def be_nicer(by: int) -> None:
             os.setpriority(os.PRIO_PROCESS, task, min(19, os.getpriority(os.PRIO_PROCESS, task) + by))
 
 
-def end_with(parent: int) -> None:
-    """End this process once its driver is gone, even in the middle of a call."""
-    while os.getppid() == parent:
+def end_with(parent: int, driver: int) -> None:
+    """End this process once its driver is gone, even in the middle of a call.
+
+    Parameters
+    ----------
+    parent : int
+        Of this process: the driver, what started it for the driver, or, if the driver was gone before this
+        process could ask, somebody else.
+    driver : int
+        As of `driver_of`.
+    """
+    while os.getppid() == parent and _runs(driver):
         time.sleep(0.5)
     os._exit(1)
+
+
+def driver_of(descriptor: int) -> int:
+    """Process id of who made a socket; 0 if it cannot be told."""
+    with socket.socket(fileno=os.dup(descriptor)) as way:
+        found = way.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[0])
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # process 0 means the group of this one
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _serve(connection: Connection, simulator: Any, shared: Mapping[str, Array]) -> None:

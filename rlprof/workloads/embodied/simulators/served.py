@@ -21,6 +21,8 @@ from rlprof.workloads.embodied.simulators import block as blocks
 
 #: Longest time to wait for a process that was killed, in seconds.
 _END_S = 20.0
+#: Longest time for ending of one that has closed its connection, as one does just before it has ended.
+_LAST_S = 10.0
 SIMULATOR = "rlprof.workloads.embodied.simulators.serve"
 
 
@@ -104,7 +106,7 @@ class ServedProcess:
     def how_it_ended(self) -> str:
         """Exit code or signal, and the last line that it wrote."""
         try:
-            code = self.process.wait(1.0)
+            code = self.process.wait(_LAST_S)
         except subprocess.TimeoutExpired:
             return "closed its connection"
         how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

@@ -1,0 +1,178 @@
+"""Stored results of optimisations, of this version, of earlier ones and of benchmarks, in one form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rlprof.errors import RlprofError
+from rlprof.overlap.optimize.result import FORMAT, VERSION
+
+#: What a result of any version has; what else there is may lack.
+NEEDED = ("steps", "ended", "total", "rounds", "overhead")
+#: Variants of the GPU benchmark that are the native order and the selected one.
+VARIANTS = {"before": "native", "after": "optimised"}
+
+
+def read_result(path: Path | str) -> dict[str, Any]:
+    """Read the result of an optimisation.
+
+    Parameters
+    ----------
+    path : pathlib.Path or str
+        ``result.json`` of `rlprof optimize`, or a stored result of ``benchmarks``.
+
+    Raises
+    ------
+    RlprofError
+        If it cannot be read, is no result of an optimisation, or is of a later version.
+    """
+    path = Path(path)
+    try:
+        # a number that is none is not known
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    except OSError as error:
+        raise RlprofError(f"cannot be read ({error.strerror})", where=path) from error
+    except ValueError as error:
+        raise RlprofError(f"is no JSON ({error})", where=path, hint="give a result.json") from error
+    try:
+        result = whole(found)
+    except RlprofError as error:
+        raise RlprofError(error.what, where=path, hint=error.hint) from None
+    if result["timelines"] is None:
+        result |= _timelines_beside(path)
+    return result
+
+
+def _timelines_beside(path: Path) -> dict[str, Any]:
+    """Timelines of a benchmark's result, which are stored beside it and name it."""
+    beside = path.with_name(path.name.replace("optimize_", "timelines_", 1))
+    if beside == path or not beside.is_file():
+        return {}
+    try:
+        found = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, Mapping) or found.get("result") != path.name:
+        return {}
+    return {"timelines": found.get("timelines"), "timelines_are": found.get("what")}
+
+
+def whole(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with every field that a report reads; what was not stored is None.
+
+    Parameters
+    ----------
+    document : mapping
+        As of `rlprof.overlap.optimize.result.document`, of this version or an earlier one, or a document of
+        the GPU benchmark that holds one.
+
+    Raises
+    ------
+    RlprofError
+        If it is none.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(document, Mapping):
+        found = dict(document) if document.get("format") == FORMAT else _of_benchmark(document)
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        raise RlprofError(
+            "is no result of an optimisation"
+            + (f": it has no {', '.join(missing)}" if found else _why(document)),
+            hint="give the result.json of rlprof optimize",
+        )
+    if found.get("version", VERSION) > VERSION:
+        raise RlprofError(
+            f"is of version {found['version']}; this rlprof reads {VERSION}", hint="update rlprof"
+        )
+    facts = dict(found.get("facts") or {})
+    machine = dict(found.get("machine") or {})  # of benchmarks: beside the result
+    if "date" in machine:
+        facts.setdefault("date", machine.pop("date"))
+    facts["hardware"] = {**machine, **(facts.get("hardware") or {})}
+    facts["config"] = dict(facts.get("config") or {})
+    found["facts"] = facts
+    found["stopped"] = bool(found.get("stopped"))
+    found["sm_activity"] = {"before": None, "after": None, **(found.get("sm_activity") or {})}
+    for name in ("timelines", "over_time", "decisions", "levers", "batch_times", "interference", "quota"):
+        found.setdefault(name, None)
+    found["iterations"] = list(found.get("iterations") or ())
+    found.setdefault("counted", {})
+    found.setdefault("timelines_are", None)
+    return found
+
+
+def _why(document: object) -> str:
+    """What a document is instead, where that can be told."""
+    if isinstance(document, Mapping) and document.get("command") == "optimize":
+        return ": it is of a benchmark in which no graph was searched or given"
+    return ""
+
+
+def _of_benchmark(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimisation inside of a document of the GPU benchmark, with what is stored beside it."""
+    inside = document.get("optimisation")
+    by_order = {name: _counted(document, variant) for name, variant in VARIANTS.items()}
+    if isinstance(inside, Mapping) and inside.get("format") == FORMAT:
+        found = dict(inside)
+    elif isinstance(document.get("given"), Mapping) and by_order["after"]:
+        found = _given(document["given"], by_order)
+    else:
+        return {}
+    facts = dict(found.get("facts") or {})
+    facts["config"] = {**(document.get("config") or {}), **(facts.get("config") or {})}
+    found["facts"] = facts
+    found.setdefault("machine", document.get("machine"))
+    if found.get("quota") is None:
+        found["quota"] = document.get("quotas")
+    found.setdefault("over_time", {name: _course(rows) for name, rows in by_order.items()})
+    found["counted"] = {name: [r["wall_s"] for r in rows] for name, rows in by_order.items() if rows}
+    return found
+
+
+def _given(graph: Mapping[str, Any], by_order: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A result without a search, of a graph that the benchmark was given."""
+    shares = {name: [r["sm_activity"] for r in of if r.get("sm_activity")] for name, of in by_order.items()}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "steps": list(graph.get("steps") or ()),
+        "ended": "the graph was given, so nothing was searched",
+        "total": None,
+        "rounds": [],
+        "overhead": {},
+        "sm_activity": {name: sum(of) / len(of) if of else None for name, of in shares.items()},
+    }
+
+
+def _counted(document: Mapping[str, Any], variant: str) -> list[dict[str, Any]]:
+    withdrawn = document.get("withdrawn") or {}
+    return [
+        row
+        for row in document.get("iterations") or ()
+        if row.get("variant") == variant
+        and variant not in withdrawn
+        and not (row.get("warm_up") or row.get("short"))
+    ]
+
+
+def _course(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The course of the counted iteration of median length."""
+    known = [row for row in rows if isinstance(row.get("over_time"), Mapping)]
+    if not known:
+        why = (
+            "no samples of activity are stored with its iterations" if rows else "no counted iteration ran so"
+        )
+        return {"reason": why}
+    middle = median(row["wall_s"] for row in known)
+    one = min(known, key=lambda row: abs(row["wall_s"] - middle))
+    return {
+        "time_s": one["wall_s"],
+        "iterations": len(known),
+        "phases_of": "this iteration",
+        **one["over_time"],
+    }
