@@ -35,7 +35,8 @@ def durations(preset: str, iterations: int) -> dict[str, Any]:
         for graph in (native, halves) * iterations:
             record = here.workload.profile(graph)
             for node, batch, duration_s in record.alone:
-                times = times.with_observation(node, batch, duration_s)
+                if native.of_node(node):  # of calls; nodes above them are their sums
+                    times = times.with_observation(node, batch, duration_s)
             for call, node, _, start_s, end_s in record.measurement.tasks:
                 if graph.by_id[call].batch_size is None:
                     times = times.with_observation(node, 0, end_s - start_s)

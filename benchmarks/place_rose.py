@@ -262,8 +262,9 @@ def make_tables(checkout: Path, *, fresh: bool = False) -> list[Path]:
             continue
         for preset in figure.presets:
             for study in figure.make_studies(preset, 0, checkout).values():
-                # others are of captures, or of small runs that a reproduction makes itself
-                if "files" in study.parameters and study.file not in written:
+                # others are small: of one capture, or of runs that a reproduction makes itself
+                kept = study.measured and (preset == figure.presets[-1] or "files" in study.parameters)
+                if kept and study.file not in written:
                     got = obtain(study, where, fresh=fresh)
                     if got.computed:
                         written[study.file] = where / study.file
@@ -279,7 +280,7 @@ def draw(checkout: Path, folder: Path) -> list[str]:
         for preset in figure.presets:
             try:
                 if not all(s.reads for s in figure.make_studies(preset, 0, checkout).values()):
-                    continue
+                    continue  # it would be measured, not drawn
                 out = folder / figure.name / preset
                 session = begin(figure.name, preset=preset, out=out, repository=checkout)
                 print(

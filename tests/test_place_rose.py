@@ -46,7 +46,7 @@ def test_a_run_becomes_tables_and_comparisons(checkout: Path, tmp_path: Path) ->
     assert not done.refused
     assert {p.name for p in done.files} == {"optimize_libero.json", "embodied_mujoco_warp.json"}
     tables = {p.name for p in place_rose.make_tables(checkout)}
-    measured = {"alone", "schedules", "quota", "over_time", "ablation", "overhead"}
+    measured = {"alone", "schedules", "quota", "over_time", "ablation", "overhead", "reasons", "activity"}
     assert tables == {f"{name}.h200.csv" for name in measured}
     assert not place_rose.make_tables(checkout)  # nothing is new
     shown = stored("rose/fig14b", preset="h200", repository=checkout)

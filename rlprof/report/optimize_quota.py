@@ -99,7 +99,7 @@ def trial_table(found: Mapping[str, Any]) -> Table | Unavailable:
                 _verdict(trial, start, best, reference),
             )
         )
-    heads = ("", "phase", "SMs", "share", "median", "least to most", "runs", "in pairs with q0", "outcome")
+    heads = ("", "phase", "SMs", "share", "median", "spread", "runs", "in pairs with q0", "outcome")
     return Table(
         heads, tuple(rows), "Levels", str(search.get("reason") or "") if search.get("search") else ""
     )
@@ -143,7 +143,7 @@ def validation_table(found: Mapping[str, Any]) -> Table | Unavailable:
         f"{c['gain_frac']:+.1%}" if "gain_frac" in c else "",
         gain_text(c),
         count(len(c["pairs"])),
-        "kept" if checked.get("kept") else "not kept",
+        "q0 is kept" if checked.get("kept") else "the level is kept",
         str(checked.get("reason", "")),
     )
     heads = ("q0", "with the level", "gain", "gain an iteration", "pairs", "outcome", "why")

@@ -38,7 +38,8 @@ class RawTable:
     frame : polars.DataFrame
         The rows.
     about : mapping
-        Study, preset, seed, parameters, machine, versions, dates, seconds.
+        Study, preset, seed, parameters, machine, versions, dates, seconds. Of rows that were read from
+        measurements: ``measured``, of each what it says of itself, and ``read``, by whom and when.
     path : pathlib.Path or None
         Where it was read from.
     """
@@ -53,18 +54,30 @@ class RawTable:
         a = self.about
         if a.get("missing"):
             return f"no rows: {a['missing']}"
+        rows = f"{self.frame.height} rows, preset {a.get('preset')}, seed {a.get('seed')}"
+        if isinstance(a.get("measured"), Mapping):
+            return f"{rows}: {_measured(a['measured'])}; commands and versions are in the facts beside it"
         machine = a.get("machine", {})
-        measured = ""
-        if {"gpu", "date"} <= set(self.frame.columns):
-            gpus, dates = (sorted({str(v) for v in self.frame[c].drop_nulls()}) for c in ("gpu", "date"))
-            where = " and ".join("a processor" if gpu == "none" else gpu for gpu in gpus)
-            measured = f"; measured on {where}, {' and '.join(dates)}"
         return (
-            f"{self.frame.height} rows, preset {a.get('preset')}, seed {a.get('seed')}: computed "
+            f"{rows}: computed "
             f"{a.get('ended', 'at an unknown date')} on {machine.get('processor', 'an unknown processor')} "
             f"in {a.get('seconds', 0):.0f} s with rlprof {a.get('versions', {}).get('rlprof', '?')}"
-            f"{measured}"
         )
+
+
+def _measured(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Where and when runs were measured, in one line for people."""
+    places, dates = dict[str, None](), set[str]()
+    for run in runs.values():
+        gpu = run.get("gpu", "none")
+        where = "a processor" if gpu == "none" else str(gpu)
+        where += f", driver {run['driver']}" if run.get("driver") else ""
+        where += f", {run['cores']} cores" if run.get("cores") else ""
+        where += f", torch {run['torch']}" if run.get("torch") else ""
+        places[where] = None
+        dates.add(str(run.get("date", "an unknown date")))
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    return f"measured on {' and on '.join(places)}; {' and '.join(sorted(dates))} ({count})"
 
 
 def machine() -> dict[str, Any]:

@@ -59,7 +59,12 @@ class Session:
         """Where the raw tables come from, a line each."""
         lines = [f"{name}: {table.origin}" for name, table in self.tables.items()]
         notes = list(self.notes)
-        if any(table.about.get("preset") == "smoke" for table in self.tables.values()):
+        small = {n: t.about for n, t in self.tables.items() if t.about.get("preset") == "smoke"}
+        redrawn = {name: about["measured"] for name, about in small.items() if about.get("measured")}
+        for name, runs in redrawn.items():
+            files = " and ".join(runs)
+            notes.append(f"{name} is read from what is stored ({files}); nothing is measured for it now")
+        if small:
             notes.append("the preset smoke shows that everything runs; its numbers are not to be compared")
         return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 

@@ -50,6 +50,9 @@ class Study:
         Says what is wrong with a stored table, because the program has changed; None if nothing is.
     missing : str
         Why there are no cases, and what makes them; empty where there are some.
+    measured : mapping
+        Measurements that its cases read, by name: where, when, with what and by which command each was made.
+        Kept beside the table; it makes no other table.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Study:
     reads: bool = False
     stale: Callable[[pl.DataFrame], str | None] = field(default=_fresh)
     missing: str = ""
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
@@ -226,12 +230,15 @@ def _table(study: Study, done: Mapping[str, Mapping[str, Any]]) -> tuple[pl.Data
     import polars as pl
 
     rows = [{"case": case, **row} for case in study.cases for row in done[case]["rows"]]
-    about = {
-        **study.identity,
+    computed = {
         "machine": machine(),
         "versions": versions(),
         "began": min([now(), *(d["began"] for d in done.values())]),
         "ended": now(),
         "seconds": round(sum(d["seconds"] for d in done.values()), 3),
     }
+    if study.measured:  # what made the rows is told first; who read them is another matter
+        about = {**study.identity, "measured": dict(study.measured), "read": computed}
+    else:
+        about = {**study.identity, **computed}
     return pl.DataFrame(rows, infer_schema_length=None), about

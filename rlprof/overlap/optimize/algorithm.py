@@ -96,7 +96,6 @@ class _Run:
         self.rounds: list[Round] = []
         self.iterations: list[tuple[str, Measurement]] = []
         self.known = Estimates()
-        self.machine = getattr(workload, "machine", None)
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
         self._derived: dict[str, Known] = {}
@@ -303,7 +302,7 @@ class _Run:
                         )
                         continue
                     self._check_budget()
-                    sides = Sides(self.machine)
+                    sides = Sides.beside(self.workload)
                     result = self._measure(number, window, candidate, trials[0], trial, sides)
                     results.append(result)
                     if result is not None:
@@ -441,7 +440,7 @@ class _Run:
             self._trained((which or self.native).hash, measured)
             return measured.time_s
 
-        sides = Sides(self.machine)
+        sides = Sides.beside(self.workload)
         watched = sides.reference(lambda: run(present)), sides.candidate(lambda: run(graph))
         result = sides.judged(measure_paired(*watched, left, clock=self.clock, watch=self.log.measuring))
         self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})

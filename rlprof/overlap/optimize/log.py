@@ -235,7 +235,10 @@ def _quota_level(e: Mapping[str, Any]) -> list[str]:
         return [f"{what}: not measured, {e['unavailable']}"]
     if e.get("comparison") is None:
         return [f"{what}: {_seconds(e['time_s'])} on {e['comparison_of']}, {e['runs']} runs{again}"]
-    return [f"{what}: {_seconds(e['time_s'])}; beside q0 in pairs, {_times(e['comparison'])}{again}"]
+    return [
+        f"{what}: {_seconds(e['time_s'])}; beside q0 in pairs, {_times(e['comparison'])}{again}",
+        *_doubts(e["comparison"]),
+    ]
 
 
 def _quota_found(e: Mapping[str, Any]) -> list[str]:
@@ -251,7 +254,8 @@ def _quota_validated(e: Mapping[str, Any]) -> list[str]:
     if e["result"] is None:
         return [f"quotas: {e['reason']}: {e['outcome']}"]
     times = f"complete iterations, {_times(e['result'])}"
-    return [f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"]
+    said = f"quota of {e['level']['setting']} %: {times}: {e['reason']}{again}: {e['outcome']}"
+    return [said, *_doubts(e["result"])]
 
 
 def _quota_ended(e: Mapping[str, Any]) -> list[str]:

@@ -235,13 +235,18 @@ class Sides:
 
     Examples
     --------
-    >>> sides = Sides(machine)
+    >>> sides = Sides(machine)  # or Sides.beside(workload)
     >>> result = measure_paired(sides.reference(run_a), sides.candidate(run_b), rule)
     >>> result = sides.judged(result)  # with its doubts
     """
 
     machine: Machine | None
     states: dict[str, list[MachineState]] = field(default_factory=lambda: {"reference": [], "candidate": []})
+
+    @classmethod
+    def beside(cls, workload: object) -> Sides:
+        """Look at the machine of a workload (its attribute `machine`), if it has one."""
+        return cls(getattr(workload, "machine", None))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Sides:

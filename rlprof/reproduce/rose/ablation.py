@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.causes import bounds, drift, measured
+from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
     optimisation_study,
     order,
     outcome,
+    paper_name,
     set_up,
     simulator_of,
 )
-from rlprof.reproduce.rose.schedules import ONE_ROUND, OPTIMISED, WITH_QUOTA, is_todays, iteration_rows
+from rlprof.reproduce.rose.schedules import (
+    EITHER,
+    ONE_ROUND,
+    OPTIMISED,
+    WITH_QUOTA,
+    is_todays,
+    iteration_rows,
+)
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -46,6 +56,8 @@ PRINTED = {
     },
 }
 WORKLOADS = {"fig14a": ("ManiSkill", "mujoco_warp"), "fig14b": ("LIBERO", "libero")}
+#: The policy in these; a workload of another one is compared with the paper's of that.
+PRINTED_POLICY = "pi0.5"
 FIRST_SHARE = "share of the first round in the time saved"
 
 
@@ -182,10 +194,13 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
                 rows.append({"who": workload, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
     if not rows:
         return Unavailable("; ".join(_missing(frame, s, GRAPH) for s in workloads(frame, figure)))
-    for form, (series, x) in PRINTED[figure].items():
-        value = paper.value(figure, series, x)
-        if isinstance(value, float):
-            rows.append({"who": f"paper, {x}", "form": form, "over_best": value, "least": None, "most": None})
+    for policy in dict.fromkeys(paper_name(w) for w in workloads(frame, figure)):
+        for form, (series, usual) in PRINTED[figure].items():
+            x = usual.replace(PRINTED_POLICY, policy)
+            value = paper.value(figure, series, x)
+            if isinstance(value, float):
+                one = {"who": f"paper, {x}", "form": form, "over_best": value}
+                rows.append({**one, "least": None, "most": None})
     forms = list(PRINTED[figure])
     schema = dict.fromkeys(("over_best", "least", "most"), pl.Float64)
     return pl.DataFrame(
@@ -221,18 +236,53 @@ def _missing(frame: pl.DataFrame, workload: str, form: str) -> str:
     return f"no optimised order ran: {'; '.join(reasons) or 'none was searched'}"
 
 
-def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
+def over_either(frame: pl.DataFrame, workload: str, form: str) -> tuple[float, str] | Unavailable:
+    """Return how much faster a form under MPS is than the best of today's schedules with or without a daemon.
+
+    Returns
+    -------
+    tuple of float and str, or Unavailable
+        Median over iterations, each over the best of today's schedules of all runs of the same set-up; and
+        which run that is of. Unavailable where no such run without MPS is stored.
+    """
+    rows = [r for r in frame.iter_rows(named=True) if r["withdrawn"] is None and r["workload"] == workload]
+    ours = [r for r in rows if r["mps"] and form in forms(r)]
+    over: list[float] = []
+    told: dict[str, None] = {}
+    for row in ours:
+        rates: dict[tuple[str, str], list[float]] = {}
+        of: dict[tuple[str, str], Row] = {}
+        for r in rows:
+            if r["setup"] == row["setup"] and is_todays(r["variant"]):
+                rates.setdefault((r["file"], r["variant"]), []).append(r["steps_per_s"])
+                of[r["file"], r["variant"]] = r
+        if all(r["mps"] for r in of.values()):
+            continue
+        best = max(rates, key=lambda key: median(rates[key]))
+        over.append(row["steps_per_s"] / median(rates[best]))
+        daemon = "under a daemon" if of[best]["mps"] else "without a daemon"
+        told[f"over {_called(best[1])} of {best[0]}, {daemon}{drift(row, of[best])}"] = None
+    if not over:
+        return Unavailable("no run of the same workload without MPS is stored")
+    return median(over), "; ".join(told)
+
+
+def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFrame | None) -> list[Compared]:
     table = by_form(frame)
     found: list[Compared] = []
+    used: set[tuple[str, str]] = set()
     for workload in workloads(frame, figure):
+        used.add((FIRST_SHARE, f"LIBERO, {paper_name(workload)}"))
         values: dict[str, float | None] = {}
-        for form, (series, x) in PRINTED[figure].items():
+        for form, (series, usual) in PRINTED[figure].items():
+            x = usual.replace(PRINTED_POLICY, paper_name(workload))
+            used.add((series, x))
             row = None if isinstance(table, Unavailable) else _form(table, workload, form)
             values[form] = None if row is None else row["over_best"]
             if row is None:
                 missing = why = _missing(frame, workload, form)
             else:
-                missing, why = "", _cause(frame, workload, row)
+                missing, why = "", _cause(frame, workload, row, reasons)
             found.append(
                 Compared(
                     f"{workload}: {series}",
@@ -242,13 +292,26 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper) -> list[Compared]:
                     why,
                 )
             )
+            if row is not None and row["mps"]:
+                either = over_either(frame, workload, form)
+                ours: float | Unavailable
+                if isinstance(either, Unavailable):
+                    ours, told = either, either.reason
+                else:
+                    ours, told = either[0], f"{either[1]}; {why}"
+                label = f"{workload}: {form}, over {EITHER}"
+                found.append(Compared(label, "1", ours, paper.value(figure, series, x), told))
         if figure == "fig14b":
-            found.append(_first_share(frame, workload, values, paper))
-    return found
+            found.append(_first_share(frame, workload, values, paper, reasons))
+    return [*found, *not_measured(paper, figure, used)]
 
 
 def _first_share(
-    frame: pl.DataFrame, workload: str, values: Mapping[str, float | None], paper: Paper
+    frame: pl.DataFrame,
+    workload: str,
+    values: Mapping[str, float | None],
+    paper: Paper,
+    reasons: pl.DataFrame | None,
 ) -> Compared:
     one, two = values[ONE], values[GRAPH]
     share, why = None, _missing(frame, workload, GRAPH)
@@ -256,13 +319,15 @@ def _first_share(
         saved = 1 - 1 / two  # of an iteration under the reference
         share = (1 - 1 / one) / saved if saved > 0 else None
         ended = {r["ended"] for r in frame.iter_rows(named=True) if r["workload"] == workload and r["ended"]}
-        why = "; ".join(sorted(ended)) if share is not None else "no time was saved"
-    printed = paper.value("fig14b", FIRST_SHARE, "LIBERO, pi0.5")
+        why = "no time was saved"
+        if share is not None:
+            why = "; ".join(sorted(ended)) + measured(reasons, workload, mps=False)
+    printed = paper.value("fig14b", FIRST_SHARE, f"LIBERO, {paper_name(workload)}")
     return Compared(f"{workload}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
 
 
-def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
-    """What differs from the paper's set-up, what is compared with, and what became of the quota."""
+def _cause(frame: pl.DataFrame, workload: str, row: Row, reasons: pl.DataFrame | None) -> str:
+    """What differs from the paper's set-up, what is compared with, what was measured, the quota's lot."""
     of = [r for r in frame.iter_rows(named=True) if r["workload"] == workload and r["mps"] == row["mps"]]
     text = (
         f"{set_up(of[-1])}; over {row['reference']}, the"
@@ -270,10 +335,11 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
         f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
         f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
     )
-    if row["bound"] is not None:
+    if row["bound"] is not None and not bounds(reasons, workload, mps=row["mps"]):
         text += f"; no graph can be more than {row['bound']:.3g} times as fast here"
         if ALL_IN_TURN in row["bound_by"].split(" and "):
             text += ", as long as kernels of two calls take turns on the GPU"
+    text += measured(reasons, workload, mps=row["mps"])
     kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"
@@ -282,9 +348,9 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row) -> str:
 
 def compare_levers(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 14a: the graph alone, with MPS, with MPS and a quota."""
-    return _compared(tables["ablation"], "fig14a", paper)
+    return _compared(tables["ablation"], "fig14a", paper, tables.get("reasons"))
 
 
 def compare_rounds(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 14b: one round, two rounds, and how much of the time saved the first one saves."""
-    return _compared(tables["ablation"], "fig14b", paper)
+    return _compared(tables["ablation"], "fig14b", paper, tables.get("reasons"))

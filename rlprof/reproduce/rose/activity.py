@@ -1,9 +1,15 @@
-"""Fig 3: SM activity over a training iteration, and how much of the time it is low."""
+"""Fig 3: SM activity over a training iteration, and how much of the time it is low.
+
+First under the best of today's schedules in runs of complete iterations (`rlprof.reproduce.rose.over_time`),
+which are of the paper's workload; then of the shipped captures, which are of a small program.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.errors import ReproduceError
 from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.over_time import compare as before_and_after
+from rlprof.reproduce.rose.over_time import course, pairs
+from rlprof.reproduce.rose.results import PAPER_SIMULATORS, simulator_of
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
 BINS = 400
 #: How the loop between policy and simulator is called in captures.
 LOOP = "/chunk"
+#: How rows of Fig 12 end that are of the best of today's schedules.
+BEFORE = ", before"
 
 
 def captures(checkout: Path) -> list[Path]:
@@ -92,6 +103,25 @@ def capture_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def capture_facts(path: Path) -> dict[str, Any]:
+    """Return where and when a capture was made, and with what."""
+    from rlprof.trace.read import read
+
+    trace = read(path)
+    gpus: list[str] = []
+    if not isinstance(trace.devices, Unavailable):
+        gpus = trace.devices["name"].drop_nulls().unique(maintain_order=True).to_list()
+    facts: dict[str, Any] = {
+        "gpu": " and ".join(gpus) or "an unknown GPU",
+        "sampler": trace.meta.product,
+        "sampling_hz": trace.meta.sampling_hz,
+        "command": "python -m benchmarks.gpu.vla, captured as datasets/README.md says",
+    }
+    if trace.meta.utc_origin_ns is not None:
+        facts["date"] = str(datetime.fromtimestamp(trace.meta.utc_origin_ns / 1e9, UTC).date())
+    return facts
+
+
 def study(preset: str, seed: int, checkout: Path) -> Study:
     """Return the study of the shipped captures; the smoke test takes one."""
     files = captures(checkout)[: 1 if preset == "smoke" else None]
@@ -99,7 +129,9 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
         path.name: partial(capture_rows, path) for path in files
     }
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in files}
-    return Study("rose/activity", preset, seed, {"captures": digests, "bins": BINS}, cases, reads=True)
+    measured = {path.name: capture_facts(path) for path in files}
+    parameters = {"captures": digests, "bins": BINS}
+    return Study("rose/activity", preset, seed, parameters, cases, reads=True, measured=measured)
 
 
 def shares(frame: pl.DataFrame) -> pl.DataFrame:
@@ -137,17 +169,57 @@ def over_time(frame: pl.DataFrame) -> pl.DataFrame:
 
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Fig 3: share of the interaction loop, and of the iteration, below 50 % SM activity."""
-    rows: list[Compared] = []
-    for r in shares(tables["activity"]).iter_rows(named=True):
-        part = r["part"]
-        rows.append(
-            Compared(
-                f"share of the {part} below 50 %, {r['capture']}",
-                "%",
-                amount(r["below_half"], 100),
-                paper.value("fig03", f"share of the {part} below 50 % SM activity", "pi0.5, LIBERO"),
-                "another program: a small policy that a GPU of this size does not fill (datasets/README.md);"
-                " pi0.5 on LIBERO there",
-            )
+    rows = _of_runs(tables, paper) if "over_time" in tables else []
+    return rows + _of_captures(tables["activity"], paper)
+
+
+def _of_runs(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
+    """Under the best of today's schedules without MPS, of runs that stand for LIBERO."""
+    there = [p for p in pairs(tables["over_time"]) if not p.mps]
+    there = [p for p in there if PAPER_SIMULATORS.get(simulator_of(p.workload)) == "LIBERO"]
+    starts = {f"{p.label}: share of the": p.before.replace("native", "colocated", 1) for p in there}
+    found = []
+    for row in before_and_after(tables, paper):
+        schedule = next((s for start, s in starts.items() if row.quantity.startswith(start)), None)
+        if schedule is not None and row.quantity.endswith(BEFORE):
+            found.append(replace(row, quantity=f"{row.quantity.removesuffix(BEFORE)}, {schedule}"))
+    return found
+
+
+def _of_captures(frame: pl.DataFrame, paper: Paper) -> list[Compared]:
+    return [
+        Compared(
+            f"share of the {row['part']} below 50 %, capture {row['capture']}",
+            "%",
+            amount(row["below_half"], 100),
+            paper.value("fig03", f"share of the {row['part']} below 50 % SM activity", "pi0.5, LIBERO"),
+            "another program: a small policy that a GPU of this size does not fill (datasets/README.md);"
+            " pi0.5 on LIBERO there",
         )
-    return rows
+        for row in shares(frame).iter_rows(named=True)
+    ]
+
+
+def before(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return activity over an iteration under the best of today's schedules, of runs without MPS.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The raw table `over_time`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``workload``, ``variant``, ``at_s``, ``active_frac``.
+    """
+    import polars as pl
+
+    rows = [
+        course(frame, pair)
+        .filter(pl.col("variant") == pair.names[pair.before])
+        .select(pl.lit(pair.workload).alias("workload"), "variant", "at_s", "active_frac")
+        for pair in pairs(frame)
+        if not pair.mps
+    ]
+    return pl.concat(rows) if rows else pl.DataFrame()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.results import PAPER_SIMULATORS, Document, facts, measured_study, on_gpu
+from rlprof.reproduce.rose.results import (
+    PAPER_SIMULATORS,
+    Document,
+    facts,
+    measured_study,
+    on_gpu,
+    simulator_of,
+)
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -103,8 +110,9 @@ def speedup(parts: Mapping[str, float]) -> float | None:
 
 
 def _compared(
-    label: str, parts: Mapping[str, float] | None, paper: Paper, figure: str, x: str, cause: str
+    label: str, parts: Mapping[str, float] | None, paper: Paper, figure: str, x: str | None, cause: str
 ) -> list[Compared]:
+    """Rows of one workload; `x` names the paper's, None where the paper has none."""
     names = {
         "inference alone": "inference",
         "simulation alone": "simulation",
@@ -114,65 +122,113 @@ def _compared(
     }
     missing = f"{label} was not measured"
     there = parts or {}
+
+    def printed(series: str) -> float | Unavailable:
+        return Unavailable("the paper does not show it") if x is None else paper.value(figure, series, x)
+
+    why = f"{cause}{stretched(there)}" if parts else missing
     rows = [
-        Compared(
-            f"{label}: {name}",
-            "s",
-            amount(there.get(part), missing=missing),
-            paper.value(figure, name, x),
-            cause if parts else "",
-        )
+        Compared(f"{label}: {name}", "s", amount(there.get(part), missing=missing), printed(name), why)
         for name, part in names.items()
     ]
-    printed: float | Unavailable
-    if figure == "table01":
-        printed = paper.value(figure, "speedup", x)
+    gain: float | Unavailable
+    if x is None or figure == "table01":
+        gain = printed("speedup")
     else:
-        ends = [paper.value(figure, f"{n} overlapped", x) for n in ("inference", "simulation")]
-        serial = paper.value(figure, "serial", x)
-        known = [v for v in (serial, *ends) if isinstance(v, float)]
-        printed = known[0] / max(known[1:]) if len(known) == 3 else Unavailable("a part is not readable")
-    rows.append(Compared(f"{label}: speedup", "1", amount(speedup(there), missing=missing), printed, cause))
+        known = [v for v in map(printed, ("serial", *list(names)[-2:])) if isinstance(v, float)]
+        gain = known[0] / max(known[1:]) if len(known) == 3 else Unavailable("a part is not readable")
+    rows.append(Compared(f"{label}: speedup", "1", amount(speedup(there), missing=missing), gain, why))
+    if figure == "table01" and x is not None and x.startswith("ManiSkill"):
+        for name in ("inference", "simulation"):
+            slower = _slower(there, name)
+            of = f"slowdown of {name}"
+            rows.append(Compared(f"{label}: {of}", "%", amount(slower, 100, missing), printed(of), why))
     return rows
+
+
+def _slower(parts: Mapping[str, float], name: str) -> float | None:
+    """By which share a part takes longer beside the other one."""
+    alone, beside = parts.get(name), parts.get(f"{name}, overlapped")
+    return None if alone is None or beside is None else beside / alone - 1
+
+
+def stretched(parts: Mapping[str, float]) -> str:
+    """Say what bounds the speedup of one chunk, and how much of it is lost where both stretch each other."""
+    shares = {name: _slower(parts, name) for name in ("inference", "simulation")}
+    if None in shares.values() or "serial" not in parts:
+        return ""
+    most = parts["serial"] / max(parts[name] for name in shares)
+    told = " and ".join(f"{name} by {100 * (s or 0.0):+.0f} %" for name, s in shares.items())
+    return f"; measured: if neither slowed the other down, {most:.2f} times; beside each other {told}"
 
 
 def _on_gpu(frame: pl.DataFrame) -> bool:
     return any(str(device).startswith("cuda") for device in frame["device"])
 
 
-def cause_of_times(frame: pl.DataFrame, simulator: str) -> str:
+def cause_of_times(frame: pl.DataFrame, workload: str, *, mps: bool) -> str:
     """Say what differs from the paper's set-up, from the raw table."""
-    rows = [r for r in frame.iter_rows(named=True) if r["simulator"] == simulator]
+    rows = [r for r in frame.iter_rows(named=True) if (r["workload"], r["mps"]) == (workload, mps)]
     if not rows:
         return ""
     r = rows[-1]
-    where = r["gpu"] if r["gpu"] != "none" else r["device"]
+    where = f"one {r['gpu']}" if r["gpu"] != "none" else r["device"]
+    what = f"{r['policy']} on {SIMULATOR_NAMES.get(r['simulator'], r['simulator'])}"
     return (
-        f"another machine and program: {where}, {r['policy']} on {SIMULATOR_NAMES.get(simulator, simulator)}"
-        f" with {r['envs']} environments here; pi0.5 in RLinf there"
+        f"another machine and program: {where}, {what} with {r['envs']} environments and chunks of"
+        f" {r['chunk_steps']} actions here; pi0.5 in RLinf there"
     )
 
 
+#: Why LIBERO gains nothing under MPS.
+OUTSIDE = (
+    "; images are drawn in graphics contexts, which are outside of MPS and take turns with its server: no"
+    " daemon should run, and no pair is eligible for a quota"
+)
+
+
+def _also(
+    frame: pl.DataFrame, found: Mapping[tuple[str, bool], Mapping[str, float]], shown: Collection[Any]
+) -> Iterator[tuple[str, Mapping[str, float], str]]:
+    """Give what was measured and has no number of the paper beside it: label, parts, cause."""
+    for (workload, mps), parts in sorted(found.items()):
+        if (workload, mps) in shown:
+            continue
+        simulator = simulator_of(workload)
+        name = workload.replace(simulator, SIMULATOR_NAMES.get(simulator, simulator), 1)
+        why = cause_of_times(frame, workload, mps=mps) + (OUTSIDE if mps and simulator == "libero" else "")
+        yield f"{name}, MPS {'on' if mps else 'off'}", parts, why
+
+
 def compare_table(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Table 1: LIBERO without MPS, the simulator with GPU physics with it."""
+    """Table 1: LIBERO without MPS, the simulator with GPU physics with it; then what else was measured."""
     frame = tables["alone"]
     found = by_workload(frame)
     rows: list[Compared] = []
+    shown = []
     for simulator, x in (WORKLOADS if _on_gpu(frame) else SMALL).items():
         mps = x.endswith("on")
-        parts = found.get((simulator, mps))
+        shown.append((simulator, mps))
         label = f"{SIMULATOR_NAMES[simulator]}, MPS {'on' if mps else 'off'}"
-        rows += _compared(label, parts, paper, "table01", x, cause_of_times(frame, simulator))
+        why = cause_of_times(frame, simulator, mps=mps)
+        rows += _compared(label, found.get((simulator, mps)), paper, "table01", x, why)
+    for label, parts, why in _also(frame, found, shown):
+        rows += _compared(label, parts, paper, "table01", None, why)
     return rows
 
 
 def compare_figure(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Fig 4: both simulators without MPS."""
+    """Fig 4: both simulators without MPS; then the speedups that were measured under it."""
     frame = tables["alone"]
     found = by_workload(frame)
     rows: list[Compared] = []
+    shown = []
     for simulator in WORKLOADS if _on_gpu(frame) else SMALL:
         name, parts = PAPER_SIMULATORS[simulator], found.get((simulator, False))
+        shown.append((simulator, False))
         label = f"{SIMULATOR_NAMES[simulator]}, MPS off"
-        rows += _compared(label, parts, paper, "fig04", f"{name}, MPS off", cause_of_times(frame, simulator))
+        why = cause_of_times(frame, simulator, mps=False)
+        rows += _compared(label, parts, paper, "fig04", f"{name}, MPS off", why)
+    for label, also, why in _also(frame, found, shown):
+        rows.append(_compared(label, also, paper, "fig04", None, why)[-1])
     return rows

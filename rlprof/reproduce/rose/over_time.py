@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.causes import measured
+from rlprof.reproduce.rose.here import OPTIMISED as OPTIMISED_HERE
+from rlprof.reproduce.rose.here import optimised_here
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
@@ -18,6 +21,7 @@ from rlprof.reproduce.rose.results import (
     optimisation_study,
     order,
     outcome,
+    paper_name,
     set_up,
     simulator_of,
 )
@@ -109,7 +113,12 @@ def _course(iterations: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
-    """Return the study of stored optimisations whose iterations have samples of activity."""
+    """Return the study of stored optimisations with samples of activity, or of a small run here."""
+    if preset == "smoke":
+        cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
+            "here": lambda: activity_rows("here", optimised_here(checkout))
+        }
+        return Study("rose/over_time", preset, seed, {"arguments": list(OPTIMISED_HERE)}, cases)
     return optimisation_study("rose/over_time", preset, seed, checkout, activity_rows)
 
 
@@ -127,6 +136,8 @@ class Pair:
         Variant of the most simulator steps per second among today's.
     after : str or Unavailable
         The optimised one, with its quota where one was chosen.
+    gain : float or None
+        Median throughput of the optimised one over that of `before`; None without one.
     """
 
     file: str
@@ -134,11 +145,38 @@ class Pair:
     mps: bool
     before: str
     after: str | Unavailable
+    gain: float | None = None
 
     @property
     def label(self) -> str:
         """The run, for people."""
         return f"{self.workload}{', MPS' if self.mps else ''}"
+
+    @property
+    def pays(self) -> bool:
+        """Whether the optimised order is the faster one."""
+        return self.gain is not None and self.gain > 1
+
+    @property
+    def shown(self) -> str:
+        """What the optimised order is, for people: one that loses is nobody's optimum."""
+        if self.gain is None or self.pays:
+            return "optimised"
+        return f"by the graph, which loses ({self.gain:.2f} times)"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What both variants are called in charts."""
+        names = {self.before: self.before.replace("native", "colocated", 1)}
+        if isinstance(self.after, str):
+            names[self.after] = self.after if self.pays else "graph, slower"
+        return names
+
+    @property
+    def titled(self) -> str:
+        """The run, for charts: with a remark where the graph loses."""
+        lost = self.gain is not None and not self.pays
+        return f"{self.label} (the graph loses there: {self.gain:.2f} times)" if lost else self.label
 
     @property
     def stem(self) -> str:
@@ -147,8 +185,12 @@ class Pair:
 
 
 def pairs(frame: pl.DataFrame) -> list[Pair]:
-    """Return what to show of each run; the last run of each workload, without MPS and with it."""
+    """Return what to show of each workload, without MPS and with it.
+
+    Of several runs that with most iterations of the optimised order, the last one of these.
+    """
     found: dict[tuple[str, bool], Pair] = {}
+    most: dict[tuple[str, bool], int] = {}
     if frame.is_empty():
         return []
     rows = [r for r in frame.iter_rows(named=True) if r["kind"] == "part"]
@@ -166,8 +208,12 @@ def pairs(frame: pl.DataFrame) -> list[Pair]:
         after: str | Unavailable = wanted
         if wanted not in rates:
             after = Unavailable(f"no optimised order ran: {first['ended'] or 'none was searched'}")
+        gain = median(rates[wanted]) / median(rates[before]) if wanted in rates else None
         key = first["workload"], first["mps"]
-        found[key] = Pair(file, *key, before, after)
+        if len(rates.get(wanted, ())) < most.get(key, 0):
+            continue
+        most[key] = len(rates.get(wanted, ()))
+        found[key] = Pair(file, *key, before, after, gain)
     return list(found.values())
 
 
@@ -198,11 +244,10 @@ def course(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """Return activity over an iteration of both variants of a run: ``variant``, ``at_s``, ``active_frac``."""
     import polars as pl
 
-    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
     rows = frame.filter(
-        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
     )
-    return rows.select("variant", "at_s", "active_frac")
+    return rows.select(pl.col("variant").replace(pair.names), "at_s", "active_frac")
 
 
 def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
@@ -215,15 +260,15 @@ def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """
     import polars as pl
 
-    shown = [v for v in (pair.before, pair.after) if isinstance(v, str)]
     rows = frame.filter(
-        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(shown)
+        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
     )
     return (
         rows.sort("from_frac", maintain_order=True)
         .with_columns(
             (pl.col("from_frac") + 1 / LEVELS).alias("below_frac"),
             pl.col("share_frac").cum_sum().over("part", "variant"),
+            pl.col("variant").replace(pair.names),
         )
         .select("part", "variant", "below_frac", "share_frac")
         .sort("part", "variant", maintain_order=True)
@@ -235,14 +280,21 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     frame = tables["over_time"]
     found: list[Compared] = []
     for pair in pairs(frame):
-        found += _compared(frame, pair, paper)
+        found += _compared(frame, pair, paper, tables.get("reasons"))
     if not found:
         for part in PARTS.values():
             found += _rows("LIBERO", part, None, None, paper, NOT_STORED.reason, NOT_STORED.reason)
     return found
 
 
-def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
+def low_time(part: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+    """Say where the low time of an order lies, from its rows of `shares` of the loop and of the iteration."""
+    loop_s, all_s = (r["below_half"] * r["seconds"] / r["iterations"] for r in (part, whole))
+    where = f"{loop_s:.2f} s of them in the interaction loop"
+    return f"low time by the graph: {all_s:.2f} s of an iteration, {where}"
+
+
+def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper, reasons: pl.DataFrame | None) -> list[Compared]:
     table = shares(frame)
     assert not isinstance(table, Unavailable)
     of = {(r["variant"], r["part"]): r for r in table.iter_rows(named=True) if r["file"] == pair.file}
@@ -252,6 +304,14 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
         f"{set_up(part_row)}; {part_row['source']}, samples of {1e3 * part_row['period_s']:.3g} ms (the share"
         f" depends on the period); before: {schedule}, the best of today's schedules here"
     )
+    if pair.gain is not None:
+        why += f"; the graph is {pair.gain:.3g} times as fast"
+        if not pair.pays:
+            why += ": nobody would keep it here, and its share is shown to say what it does"
+    ends = [of.get((pair.after, part)) for part in reversed(PARTS.values())]
+    if all(ends):
+        why += "; " + low_time(*(end for end in ends if end is not None))
+    why += measured(reasons, pair.workload, mps=pair.mps)
     rows: list[Compared] = []
     for part in reversed(PARTS.values()):
         before = of.get((pair.before, part))
@@ -264,9 +324,10 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper) -> list[Compared]:
             part,
             None if before is None else before["below_half"],
             None if after is None else after["below_half"],
-            paper if name == "LIBERO" else None,
+            paper if (name, paper_name(pair.workload)) == ("LIBERO", "pi0.5") else None,
             missing,
             told,
+            pair.shown,
         )
     return rows
 
@@ -279,9 +340,10 @@ def _rows(
     paper: Paper | None,
     missing: str,
     why: str,
+    shown: str = "optimised",
 ) -> list[Compared]:
     below, x = f"share of the {part} below 50 % SM activity", "pi0.5, LIBERO"
-    printed: list[float | Unavailable] = [Unavailable("the paper shows LIBERO alone")] * 3
+    printed: list[float | Unavailable] = [Unavailable("the paper shows pi0.5 on LIBERO alone")] * 3
     if paper is not None:
         printed = [
             paper.value("fig03", below, x),
@@ -292,6 +354,6 @@ def _rows(
     label = f"{label}: share of the {part} below 50 %"
     return [
         Compared(f"{label}, before", "%", amount(before, 100, missing), printed[0], why),
-        Compared(f"{label}, optimised", "%", amount(after, 100, missing), printed[1], why),
+        Compared(f"{label}, {shown}", "%", amount(after, 100, missing), printed[1], why),
         Compared(f"{label}, reduced by", "%", amount(reduction, 100, missing), printed[2], why),
     ]

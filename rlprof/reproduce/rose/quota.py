@@ -1,13 +1,19 @@
-"""Figs 10 and 15: the time of two overlapping branches against the quota of the one that waits."""
+"""Figs 10 and 15: the time of two overlapping branches against the quota of the one that waits.
+
+Of SMs under MPS; the preset `smoke` searches a small quota of this processor's cores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
+from rlprof.reproduce.rose.cores import search_here, settings
+from rlprof.reproduce.rose.others import not_measured
+from rlprof.reproduce.rose.provenance import run_facts
 from rlprof.reproduce.rose.results import (
     Document,
     documents,
@@ -41,27 +47,26 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
     """Return one row for each level that was measured, and for the branches alone and together.
 
     ``kind`` is "trial", "alone", "ready" (until a branch is ready, both running), "together", or "unmanaged"
-    (without MPS); ``percent`` is the quota of the branch that waits. A level that a sweep and the search
-    measured counts once. ``simulator`` is null for two commands; else the branches are processes of embodied
-    training, and the time is that of a comparison of the selected graph, or of an answer beside a chunk.
+    (without MPS); ``percent`` is the quota of the branch that waits, of all SMs or cores, and ``amount`` how
+    many ``unit`` that is. A level that a sweep and the search measured counts once. ``simulator`` is null for
+    two commands; else the branches are processes of embodied training, and the time is that of a comparison
+    of the selected graph, or of an answer beside a chunk.
     """
-    machine = document.get("machine") or {}
-    base = {
-        "file": file,
-        "gpu": str(machine.get("gpu", "")).partition(",")[0] or "none",
-        "date": machine.get("date"),
-    }
+    base = {"file": file, **run_facts(document)}
     rows: list[dict[str, Any]] = []
     if is_optimisation(document) or is_rollout_quota(document):
         return _embodied_rows(base, document) if on_gpu(document) else []
     for path, found in tunings(document):
-        if found["mechanism"] != "mps":
+        if found["mechanism"] == "nice":  # a priority is no share
             continue
         pair = found.get("pair") or {}
         facts = {
             **base,
             "run": path,
+            "mechanism": found["mechanism"],
+            "unit": found.get("unit", "SMs"),
             "simulator": None,
+            "reason": found.get("reason"),
             "branches": "; ".join(f"{name}: {command}" for name, command in found["branches"].items()),
             "waits": pair.get("earlier"),
         }
@@ -83,8 +88,11 @@ def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str
     facts = {
         **base,
         "run": "quotas",
+        "mechanism": "mps",
+        "unit": "SMs",
         "simulator": config["simulator"],
         "branches": f"{pair['earlier']}; {pair['later']}: {config['policy']}, {config['envs']} environments",
+        "reason": found.get("reason"),
         "waits": pair["earlier"],
     }
     trials = _trials(facts, found)
@@ -105,9 +113,14 @@ def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str
 def _trials(facts: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
     search = found.get("search") or {}
     measured = {t["setting"]: t for t in (*(found.get("sweep") or ()), *search.get("trials", ()))}
+    whole = ALL_PERCENT
+    if facts["mechanism"] == "cores":  # their setting is a number
+        whole = max(
+            (level["setting"] for level in found.get("levels") or () if "setting" in level), default=1
+        )
     return [
-        _row(facts, "trial", "all", trial, float(percent))
-        for percent, trial in sorted(measured.items(), reverse=True)
+        _row(facts, "trial", "all", trial, ALL_PERCENT * setting / whole)
+        for setting, trial in sorted(measured.items(), reverse=True)
         if trial.get("time_s") is not None
     ]
 
@@ -120,7 +133,7 @@ def _row(
         "kind": kind,
         "what": what,
         "percent": percent,
-        "sms": time.get("amount"),
+        "amount": time.get("amount"),
         "seconds": time.get("median_s", time.get("time_s")),
         "least_s": time.get("low_s"),
         "most_s": time.get("high_s"),
@@ -129,8 +142,13 @@ def _row(
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
-    """Return the study of stored quota searches; a processor has no quota, so there is no small run here."""
-    stored = documents(checkout, lambda d: bool(trial_rows("", d)))
+    """Return the study of stored quota searches, or of a small one on this processor's cores."""
+    if preset == "smoke":
+        cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
+            "here": lambda: trial_rows("here", search_here())
+        }
+        return Study("rose/quota", preset, seed, settings(), cases)
+    stored = documents(checkout, lambda d: any(row["mechanism"] == "mps" for row in trial_rows("", d)))
     return stored_study("rose/quota", preset, seed, stored, trial_rows)
 
 
@@ -152,14 +170,14 @@ def sweep(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``percent``, ``sms``, ``seconds``, ``over_all`` (over the time at 100 %); by falling quota.
+        ``percent``, ``amount``, ``seconds``, ``over_all`` (over the time at 100 %); by falling quota.
     """
     import polars as pl
 
     one = chosen(frame).filter(pl.col("kind") == "trial").sort("percent", descending=True)
     base = one["seconds"][0] if one.height else None
     return one.select(
-        "percent", "sms", "seconds", (pl.col("seconds") / pl.lit(base, pl.Float64)).alias("over_all")
+        "percent", "amount", "seconds", (pl.col("seconds") / pl.lit(base, pl.Float64)).alias("over_all")
     )
 
 
@@ -185,6 +203,14 @@ def compare_sweep(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Comp
             why,
         ),
         Compared("a minimum below 100 %, and slower again below it", "", shape, "yes", why),
+        Compared(
+            "least latency",
+            "s",
+            amount(found and found["seconds"], missing="no level was measured"),
+            paper.value("fig15", "least latency", "pi0.5"),
+            why,
+        ),
+        *not_measured(paper, "fig15", ()),
     ]
 
 
@@ -196,13 +222,19 @@ def cause(frame: pl.DataFrame) -> str:
     ready = shown.filter(pl.col("kind") == "ready")["seconds"].to_list()
     levels = shown.filter(pl.col("kind") == "trial").height
     slack = f"{100 * (1 - min(ready) / max(ready)):.0f} %" if len(ready) > 1 else "an unknown share"
-    simulator = shown["simulator"][0]
+    first = shown.row(0, named=True)
+    simulator = first["simulator"]
     what = f"{simulator} and its policy" if simulator else "two commands of a benchmark"
-    return (
+    where = f"one {first['gpu']}"
+    if first["mechanism"] == "cores":
+        what, where = "two commands that only add up", f"{first['cores']} cores of a processor"
+    text = (
         f"slack: the branch that waits is ready {slack} of the join before it here, 63 % in the paper"
-        f" (Table 1, 2.661 of 7.192 s); {levels} levels were measured; {what} (column branches of the raw"
-        " table) here, pi0.5 and ManiSkill there"
+        f" (Table 1, 2.661 of 7.192 s); levels measured: {levels}, on {where}; {what} (column"
+        " branches of the raw table) here, pi0.5 and ManiSkill there"
     )
+    ended = dict.fromkeys(reason for reason in shown["reason"] if reason)
+    return "; ".join([text, *(f"the search says: {reason}" for reason in ended)])
 
 
 def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
@@ -212,13 +244,14 @@ def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compa
     frame = tables["quota"]
     table, why = sweep(frame), cause(chosen(frame))
     found = best(table)
-    off = None
-    off_why = why
+    off, off_why = None, why
     for run in (chosen(frame), *frame.partition_by("file", "run", maintain_order=True)):
         times = {kind: run.filter(pl.col("kind") == kind)["seconds"] for kind in ("unmanaged", "together")}
         if all(len(t) for t in times.values()):
             off, off_why = float(times["unmanaged"][0]) / float(times["together"][0]), cause(run)
             break
+    on_cores = frame["mechanism"][0] == "cores"
+    missing = "a processor has no MPS" if on_cores else "not measured without MPS"
     printed = {
         "off": paper.value("fig04", "simulation overlapped", "ManiSkill, MPS off"),
         "on": paper.value("table01", "simulation overlapped", "ManiSkill, batch 80, MPS on"),
@@ -229,19 +262,39 @@ def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compa
         on = printed["on"]
         return value / on if isinstance(value, float) and isinstance(on, float) else value
 
+    best_of = "join with the best quota over that with "
     return [
         Compared(
             "join without MPS over that with MPS",
             "1",
-            amount(off, missing="not measured without MPS"),
+            amount(off, missing=missing),
             over(printed["off"]),
-            off_why,
+            off_why if off is not None else missing,
         ),
         Compared(
-            "join with the best quota over that with MPS alone",
+            best_of + ("all cores" if on_cores else "MPS alone"),
             "1",
             amount(found and found["over_all"], missing="no level was measured"),
             over(printed["best"]),
             why,
         ),
     ]
+
+
+def joins(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the bars of Fig 10: ``how`` the branches ran, ``seconds`` until both are done."""
+    import polars as pl
+
+    shown, found = chosen(frame), best(sweep(frame))
+    cores = shown["mechanism"][0] == "cores"
+    names = {"unmanaged": "without MPS", "together": "all cores for both" if cores else "MPS, 100/100"}
+    rows = [
+        (name, seconds)
+        for kind, name in names.items()
+        for seconds in shown.filter(pl.col("kind") == kind)["seconds"][:1]
+    ]
+    if found and found["percent"] < ALL_PERCENT:
+        how = "" if cores else "MPS, "
+        rows.append((f"{how}{found['percent']:.0f} % for the one that waits", found["seconds"]))
+    schema = {"how": pl.String, "seconds": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")

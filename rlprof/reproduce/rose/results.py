@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.errors import ReproduceError
+from rlprof.reproduce.rose.here import measured_here, settings
+from rlprof.reproduce.rose.provenance import provenance, run_facts
 from rlprof.reproduce.rose.reported import as_run, is_report
 from rlprof.reproduce.study import Study
 
@@ -32,18 +32,20 @@ MADE_BY = {
     "smoke": "python -m benchmarks.gpu.optimize --out OUT --preset tiny --device cpu --workers 1",
     "h200": "bash benchmarks/gpu/optimize.sh OUT libero (or mujoco_warp) on a GPU",
 }
+#: What the paper calls each policy; pi0 stands for pi0.5.
+PAPER_POLICIES = {
+    "pi0": "pi0.5",
+    "pi05": "pi0.5",
+    "openvla_oft": "OpenVLA-OFT",
+    "gr00t": "GR00T N1.6",
+}
+#: The policy of a workload, unless its name says otherwise.
+USUAL_POLICY = "pi0"
+#: Options that say how an MPS daemon's clients share SMs, or how a run is measured, not what is trained.
+OF_MPS = ("simulator_sm_percent", "rollout_sm_percent", "same_iteration", "timeout_s")
 #: Actions of a chunk, unless a workload's name says otherwise.
 USUAL_CHUNK = 5
 Document = dict[str, Any]
-#: What a smoke test runs on a processor: what the GPU runs, small.
-SMOKE = (
-    *("--preset", "exact", "--simulator", "mujoco_arm", "--device", "cpu", "--workers", "1"),
-    *("--rounds", "1", "--times", "3", "--seconds", "60"),
-    *("--schedules", "colocated,colocated-pipe"),
-    *("--set", "envs=4", "chunks=2", "episode_steps=10", "denoise_steps=2", "global_batch=8"),
-    *("micro_batch=4", "update_epochs=1"),
-)
-SMOKE_LIMIT_S = 180
 
 
 def documents(
@@ -126,44 +128,6 @@ def optimisation_study(
     return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 
 
-def made_here(checkout: Path, parts: str) -> Document:
-    """Run the script of the GPU machine on this processor, small, and return its document.
-
-    Parameters
-    ----------
-    checkout : pathlib.Path
-        Holds the script.
-    parts : str
-        What it measures: "solo" or "schedules".
-
-    Raises
-    ------
-    ReproduceError
-        If it fails or takes too long.
-    """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.gpu.embodied", "run", "--out", folder, *SMOKE]
-        command += ["--parts", parts]
-        try:
-            done = subprocess.run(
-                command, cwd=checkout, capture_output=True, text=True, timeout=SMOKE_LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ReproduceError(
-                f"measuring took longer than {SMOKE_LIMIT_S} s",
-                hint="try again on a machine that is less busy",
-            ) from error
-        path = Path(folder) / "embodied_mujoco_arm.json"
-        if not path.is_file():
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ReproduceError(
-                f"measuring failed: {last}", hint="pip install 'rlprof[workloads]', and see the message"
-            )
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
 def measured_study(
     name: str,
     preset: str,
@@ -188,9 +152,9 @@ def measured_study(
     """
     if preset == "smoke":
         cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
-            "here": lambda: rows_of("here", made_here(checkout, parts))
+            "here": lambda: rows_of("here", measured_here(checkout, parts))
         }
-        return Study(name, preset, seed, {"arguments": [*SMOKE, parts]}, cases)
+        return Study(name, preset, seed, {"arguments": settings(parts)}, cases)
     return stored_study(name, preset, seed, documents(checkout, wanted), rows_of)
 
 
@@ -200,8 +164,20 @@ def stored_study(
     seed: int,
     stored: Mapping[str, Document],
     rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+    beside: Mapping[str, Any] | None = None,
 ) -> Study:
     """Return a study of stored documents: other documents make another table.
+
+    Parameters
+    ----------
+    name, preset, seed
+        As of every study.
+    stored : mapping of str to dict
+        The documents, by file.
+    rows_of : callable
+        Rows of a document, given its file.
+    beside : mapping, optional
+        What else the rows are made of, plain values by name.
 
     Raises
     ------
@@ -216,7 +192,7 @@ def stored_study(
         )
     digests = {
         file: hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:12]
-        for file, d in stored.items()
+        for file, d in {**stored, **(beside or {})}.items()
     }
     cases = {file: partial(rows_of, file, document) for file, document in stored.items()}
 
@@ -225,11 +201,12 @@ def stored_study(
         columns = {name for rows in cases.values() for row in rows() for name in row}
         return None if {"case", *columns} == set(frame.columns) else "it has the columns of another version"
 
-    return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale)
+    measured = {file: provenance(document) for file, document in stored.items()}
+    return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale, measured=measured)
 
 
-def workload(simulator: str, chunk_steps: int) -> str:
-    """Name what is trained, for people: runs of one simulator with other chunks are not compared.
+def workload(simulator: str, chunk_steps: int, policy: str = USUAL_POLICY) -> str:
+    """Name what is trained, for people: runs of one simulator with other chunks or policies are not compared.
 
     Parameters
     ----------
@@ -237,8 +214,24 @@ def workload(simulator: str, chunk_steps: int) -> str:
         Its name; the workload's name begins with it, see `simulator_of`.
     chunk_steps : int
         Actions of a chunk.
+    policy : str
+        Its name; told where it is not the usual one, see `policy_of`.
     """
-    return simulator if chunk_steps == USUAL_CHUNK else f"{simulator}, {chunk_steps} actions a chunk"
+    words = [simulator]
+    words += [policy] if policy != USUAL_POLICY else []
+    words += [f"{chunk_steps} actions a chunk"] if chunk_steps != USUAL_CHUNK else []
+    return ", ".join(words)
+
+
+def policy_of(workload: str) -> str:
+    """Return the policy of a workload, given its name."""
+    words = workload.split(", ")[1:2]
+    return words[0] if words and words[0] in PAPER_POLICIES else USUAL_POLICY
+
+
+def paper_name(workload: str) -> str:
+    """Return what the paper calls the policy of a workload."""
+    return PAPER_POLICIES[policy_of(workload)]
 
 
 def simulator_of(workload: str) -> str:
@@ -253,28 +246,46 @@ def file_stem(workload: str) -> str:
 
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
-    config, machine = document["config"], document.get("machine", {})
-    gpu, _, more = str(machine.get("gpu", "")).partition("\n")[0].partition(", ")
+    config = document["config"]
     return {
         "file": file,
         "simulator": config["simulator"],
-        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK)),
+        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK), config["policy"]),
+        "setup": setup_of(config),
         "policy": config["policy"],
         "preset": config.get("preset"),
         "envs": config["envs"],
         "chunk_steps": config.get("chunk_steps", USUAL_CHUNK),
         "denoise_steps": config.get("denoise_steps"),
         "device": config["device"],
-        "gpu": gpu or "none",
-        "driver": more.partition(", ")[0] or None,
-        "cores": machine.get("cores"),
+        **run_facts(document),
         "workers": config.get("workers"),
         "cuda_graph": bool(config.get("cuda_graph")),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
-        "date": machine.get("date"),
-        "torch": machine.get("torch"),
-        "run_seed": config.get("seed"),
+        "same_iteration": same_iteration(document),
     }
+
+
+def setup_of(config: Mapping[str, Any]) -> str:
+    """Return a short hash of a configuration but for what an MPS daemon makes possible.
+
+    Runs of one hash trained the same, and differ in the daemon alone.
+    """
+    kept = {k: v for k, v in config.items() if v is not None and k not in OF_MPS}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def same_iteration(document: Document) -> str | None:
+    """Return which iteration of training all counted ones of a run were; None if training went on.
+
+    Runs with ``--same-iteration`` put weights, moments and counters back before each. Two of one such text
+    began with the same bits.
+    """
+    kept = document.get("same_iteration")
+    if not isinstance(kept, Mapping) or not kept.get("kept"):
+        return None
+    weights = kept.get("weights")
+    return f"iteration {kept.get('iteration')}" + (f", weights {str(weights)[:12]}" if weights else "")
 
 
 def with_run(frame: pl.DataFrame) -> pl.DataFrame:

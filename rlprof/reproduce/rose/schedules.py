@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.alone import by_workload
+from rlprof.reproduce.rose.causes import drift, measured
+from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
@@ -16,11 +18,13 @@ from rlprof.reproduce.rose.results import (
     measured_study,
     on_gpu,
     order,
+    paper_name,
     set_up,
     simulator_of,
     with_run,
 )
 from rlprof.reproduce.study import Study
+from rlprof.unavailable import Unavailable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,7 +91,8 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``workload``, ``mps``, ``run`` (its conditions), ``variant``, ``iterations``,
+        ``file``, ``workload``, ``setup``, ``mps``, ``same_iteration``, ``run`` (its conditions), ``variant``,
+        ``iterations``,
         ``steps_per_s`` (median), ``least``, ``most``, ``active_frac`` (mean SM activity), ``differences`` (of
         the semantic record), ``over_best``: throughput over that of the best of today's schedules in the same
         run; null where it ran none.
@@ -96,7 +101,8 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
 
     rate = pl.col("steps_per_s")
     counted = with_run(frame).filter(pl.col("withdrawn").is_null())
-    table = counted.group_by("file", "workload", "mps", "run", "variant", maintain_order=True).agg(
+    keys = ("file", "workload", "setup", "mps", "same_iteration", "run", "variant")
+    table = counted.group_by(*keys, maintain_order=True).agg(
         pl.len().alias("iterations"),
         rate.median().alias("steps_per_s"),
         rate.min().alias("least"),
@@ -126,6 +132,34 @@ def best_schedule(table: pl.DataFrame, workload: str, file: str | None = None) -
     where = ~pl.col("mps") if file is None else pl.col("file") == file
     rows = table.filter(pl.col("workload") == workload, where, pl.col("variant").is_in(BASELINES))
     return rows.sort("steps_per_s", descending=True).row(0, named=True) if rows.height else None
+
+
+def best_with_or_without_mps(
+    table: pl.DataFrame, most: Mapping[str, Any]
+) -> tuple[dict[str, Any], str] | Unavailable:
+    """Return the fastest of today's schedules of the same set-up, with an MPS daemon or without.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        As `by_variant` gives it.
+    most : mapping
+        Row of what is compared with it, of a run under MPS.
+
+    Returns
+    -------
+    tuple of dict and str, or Unavailable
+        The row, and what is to be said of it. Unavailable where no run without MPS is stored.
+    """
+    import polars as pl
+
+    rows = table.filter(pl.col("setup") == most["setup"], pl.col("variant").is_in(BASELINES))
+    if not rows.filter(~pl.col("mps")).height:
+        return Unavailable("no run of the same workload without MPS is stored")
+    best = rows.sort("steps_per_s", descending=True, maintain_order=True).row(0, named=True)
+    daemon = "under the same daemon" if best["mps"] else "without a daemon"
+    text = f"the best of today's schedules, {called(best)}, is of {best['file']}, {daemon}"
+    return best, text + drift(most, best)
 
 
 def variant_row(table: pl.DataFrame, workload: str, variant: str, *, mps: bool) -> dict[str, Any] | None:
@@ -199,11 +233,19 @@ def _there(frame: pl.DataFrame) -> list[tuple[str, str]]:
     return [(w, name) for s, name in PAPER_SIMULATORS.items() for w in there if simulator_of(w) == s]
 
 
+#: What the gain of a run under MPS is also told over.
+EITHER = "the best of today's schedules with or without MPS"
+
+
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
-    """Fig 11: the best of today's schedules in the run of the fastest variant, and the gain over that."""
-    frame = tables["schedules"]
-    table = by_variant(frame)
+    """Fig 11: the best of today's schedules in the run of the fastest variant, and the gain over that.
+
+    Of a run under MPS also the gain over the best of today's schedules with or without a daemon.
+    """
+    frame, reasons = tables["schedules"], tables.get("reasons")
+    table, series = by_variant(frame), "best over the best RLinf configuration"
     rows: list[Compared] = []
+    used: set[tuple[str, str]] = set()
     for workload, name in _there(frame):
         most, why = fastest(table, workload), cause(frame, workload)
         best = best_schedule(table, workload)
@@ -213,34 +255,46 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         best = (best_schedule(table, workload, most["file"]) if most else None) or best
         ours = best["variant"].replace("native", "colocated")
         halves = cause_of_halves(tables["alone"], simulator_of(workload)) + withdrawn(frame, workload)
-        rows.append(Compared(f"{workload}: best of today's schedules", "", ours, PAPER_BEST[name], halves))
-        rows.append(
-            Compared(
-                f"{workload}: fastest variant ({called(most) if most else 'none ran'}) over it",
-                "1",
-                amount(most and most["over_best"], missing=NONE),
-                paper.value("fig11", "best over the best RLinf configuration", f"H100, {name}, pi0.5"),
-                why,
+        x = f"H100, {name}, {paper_name(workload)}"
+        printed, variant = paper.value("fig11", series, x), called(most) if most else "none ran"
+        used.add((series, x))
+        why += measured(reasons, workload, mps=bool(most and most["mps"]))
+        gain = amount(most and most["over_best"], missing=NONE)
+        rows += [
+            Compared(f"{workload}: best of today's schedules", "", ours, PAPER_BEST[name], halves),
+            Compared(f"{workload}: fastest variant ({variant}) over it", "1", gain, printed, why),
+        ]
+        if most and most["mps"]:
+            either = best_with_or_without_mps(table, most)
+            over: float | Unavailable
+            if isinstance(either, Unavailable):
+                over, told = either, either.reason
+            else:
+                over, told = most["steps_per_s"] / either[0]["steps_per_s"], f"{either[1]}; {why}"
+            rows.append(
+                Compared(f"{workload}: fastest variant ({variant}) over {EITHER}", "1", over, printed, told)
             )
-        )
-    return rows
+    return [*rows, *not_measured(paper, "fig11", used)]
 
 
 def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
     """Table 2: mean SM activity of iterations under the best of today's schedules and the fastest variant."""
-    frame = tables["schedules"]
+    frame, reasons = tables["schedules"], tables.get("reasons")
     quantity = "SM activity" if any(d.startswith("cuda") for d in frame["device"]) else "busy cores"
     table = by_variant(frame)
     found: list[Compared] = []
+    used: set[tuple[str, str]] = set()
     for workload, name in _there(frame):
         most, why = fastest(table, workload), cause(frame, workload)
         best = best_schedule(table, workload, most["file"] if most else None)
         if best is None:
             continue
-        x = f"pi0.5, {name}"
-        before, after = best["active_frac"], most and most["active_frac"]
-        printed = [paper.value("table02", s, x) for s in ("SM activity of the baseline", "SM activity")]
-        relative = [p for p in printed if isinstance(p, float)]
+        why += measured(reasons, workload, mps=bool(most and most["mps"]))
+        x = f"{paper_name(workload)}, {name}"
+        series = ("SM activity of the baseline", "SM activity")
+        before, after = best["active_frac"], most["active_frac"] if most else None
+        printed = [_printed(paper, s, x) for s in series]
+        used |= {(s, x) for s in series}
         found += [
             Compared(f"{workload}: {quantity}, {called(best)}", "%", amount(before, 100), printed[0], why),
             Compared(
@@ -250,12 +304,41 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
                 printed[1],
                 why,
             ),
-            Compared(
-                f"{workload}: relative improvement",
-                "%",
-                amount(None if before is None or after is None else after / before - 1, 100, NONE),
-                100 * (relative[1] / relative[0] - 1),
-                why,
-            ),
+            _improvement(f"{workload}: relative improvement", before, after, printed, why),
         ]
-    return found
+        if most and most["mps"]:
+            either = best_with_or_without_mps(table, most)
+            label = f"{workload}: relative improvement over {EITHER}"
+            if isinstance(either, Unavailable):
+                found.append(Compared(label, "%", either, _relative(printed), either.reason))
+            else:
+                row, told = either
+                active = row["active_frac"]
+                known = "unknown" if active is None else f"{100 * active:.1f} %"
+                say = f"{told}; its SM activity is {known}; {why}"
+                found.append(_improvement(label, active, after, printed, say))
+    return [*found, *not_measured(paper, "table02", used)]
+
+
+def _printed(paper: Paper, series: str, x: str) -> float | Unavailable:
+    """A number of Table 2, which has no GR00T."""
+    known = {(n.series, n.x) for n in paper.of("table02")}
+    return paper.value("table02", series, x) if (series, x) in known else Unavailable(f"the paper has no {x}")
+
+
+def _relative(printed: Sequence[float | Unavailable]) -> float | Unavailable:
+    before, after = printed
+    if isinstance(before, Unavailable) or isinstance(after, Unavailable):
+        return Unavailable("the paper has none")
+    return 100 * (after / before - 1)
+
+
+def _improvement(
+    label: str,
+    before: float | None,
+    after: float | None,
+    printed: Sequence[float | Unavailable],
+    why: str,
+) -> Compared:
+    ours = None if before is None or after is None else after / before - 1
+    return Compared(label, "%", amount(ours, 100, NONE), _relative(printed), why)

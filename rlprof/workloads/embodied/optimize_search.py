@@ -240,7 +240,7 @@ class Search:
                         )
                         return found
                     run(None)  # the first one is slower, and not counted
-                sides = Sides(self.here.workload.machine)
+                sides = Sides.beside(self.here.workload)
                 watched = sides.reference(lambda: run(None)), sides.candidate(lambda: run(selected.graph))
                 total = sides.judged(measure_paired(*watched, rule, watch=self.log.measuring))
                 if total.settled or len(total.pairs) >= rule.most_pairs:

@@ -17,6 +17,7 @@ from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import QUOTAS
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import compared
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
@@ -227,6 +228,7 @@ class Tuner:
         (trial,) = self._stack.enter_context(self.workload.prepared(self._work, [self.graph]))
         self._stack.callback(self.__dict__.pop, "_trial")
         trial.run()  # the first one is slower
+        self.store.tried()
         return trial
 
     def _run(self, key: int | None) -> float:
@@ -269,7 +271,9 @@ class Tuner:
         began_s, percent = time.monotonic(), self._key(level)
         try:
             self._run(percent)  # the first one is slower
-            result = measure_paired(lambda: self._run(None), lambda: self._run(percent), self.local)
+            sides = Sides.beside(self.workload)
+            watched = sides.reference(lambda: self._run(None)), sides.candidate(lambda: self._run(percent))
+            result = sides.judged(measure_paired(*watched, self.local))
         except RlprofError as error:
             dead = _failure_of_simulator(error)
             if isinstance(error, RestoreError) and dead is None:
@@ -280,7 +284,7 @@ class Tuner:
             self.trial_s = max(self.trial_s, time.monotonic() - began_s)
         self.simulator.use(None)
         self.simulator.drop(percent)
-        self.store.put(key, "quota level", result.to_dict())
+        self.store.put(key, "quota level", {**result.to_dict(), "machine": sides.to_dict()})
         return result
 
     def _watch(self, trial: Trial) -> None:
@@ -329,9 +333,11 @@ class Tuner:
             return self._iteration()
 
         run(search.best_level)  # the first one is slower, and not counted
-        result = measure_paired(lambda: run(search.start_level), lambda: run(search.best_level), rule)
+        sides = Sides.beside(self.workload)
+        start, best = lambda: run(search.start_level), lambda: run(search.best_level)
+        result = sides.judged(measure_paired(sides.reference(start), sides.candidate(best), rule))
         if result.settled or len(result.pairs) >= rule.most_pairs:
-            self.store.put(key, "quota complete", result.to_dict())
+            self.store.put(key, "quota complete", {**result.to_dict(), "machine": sides.to_dict()})
         return result
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rlprof.reproduce.compare import Compared
 
 
 def iteration(
@@ -128,6 +131,15 @@ def tuning(mechanism: str = "mps", times: dict[int, float | None] | None = None)
         "pair": {"earlier": "B"},
         "search": {"trials": trials} if trials else {"unavailable": "not reached"},
     }
+
+
+def told(compared: Sequence[Compared]) -> list[Compared]:
+    """Rows of what is measured: without those of policies that were not, and gains over other runs."""
+    return [
+        c
+        for c in compared
+        if not c.quantity.startswith("not measured: ") and "with or without MPS" not in c.quantity
+    ]
 
 
 def write(path: Path, document: Any) -> None:

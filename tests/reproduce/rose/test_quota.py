@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rlprof.reproduce.errors import ReproduceError
@@ -28,7 +30,7 @@ def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
     table = quota.sweep(frame)
     assert table["percent"].to_list() == [100.0, 90.0, 50.0]
     assert table["over_all"].to_list() == [1.0, 0.8, 1.1]
-    least, shape = quota.compare_sweep({"quota": frame}, PAPER)
+    least, shape, _ = made.told(quota.compare_sweep({"quota": frame}, PAPER))
     assert (least.ours, least.paper, shape.ours) == (90.0, 95.0, "yes")
     off, best = quota.compare_best({"quota": frame}, PAPER)
     assert off.ours == pytest.approx(1.2)
@@ -59,9 +61,50 @@ def test_a_minimum_at_all_is_no_u(tmp_path: Path) -> None:
 def test_a_search_that_was_not_reached_is_not_zero(tmp_path: Path) -> None:
     there = made.checkout(tmp_path, mps=made.tuning())
     frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
-    least, shape = quota.compare_sweep({"quota": frame}, PAPER)
+    least, shape, _ = made.told(quota.compare_sweep({"quota": frame}, PAPER))
     assert isinstance(least.ours, Unavailable)
     assert shape.ours == "not measured"
+
+
+def test_cores_of_a_processor_are_shares_and_no_measurement_of_a_gpu(tmp_path: Path) -> None:
+    document = made.tuning("cores", times={4: 5.0, 3: 4.0}) | {
+        "unit": "cores",
+        "levels": [{"amount": n, "setting": n} for n in (1, 2, 3, 4)],
+        "unmanaged": {"unavailable": "there is no such difference"},
+        "machine": {"cores": 4, "date": "2026-11-30"},
+        "reason": "complete runs are faster",
+    }
+    frame = pl.DataFrame(quota.trial_rows("here", document), infer_schema_length=None)
+    assert quota.sweep(frame)["percent"].to_list() == [100.0, 75.0]
+    assert set(frame["unit"]) == {"cores"}
+    off, best = quota.compare_best({"quota": frame}, PAPER)
+    assert isinstance(off.ours, Unavailable)
+    assert off.cause == "a processor has no MPS"
+    assert best.ours == pytest.approx(0.8)
+    assert "4 cores of a processor" in best.cause
+    assert quota.joins(frame)["how"].to_list() == ["all cores for both", "75 % for the one that waits"]
+    there = made.checkout(tmp_path, cores=document, mps=made.tuning(times={100: 5.0}))
+    assert list(quota.study("h200", 0, there).cases) == ["mps.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core leaves no number of cores to choose")
+def test_the_small_search_runs_here(tmp_path: Path) -> None:
+    table = obtain(quota.study("smoke", 0, ROOT), tmp_path).table
+    assert {"alone", "ready", "together"} <= set(table.frame["kind"])
+    assert all(seconds > 0 for seconds in table.frame["seconds"])
+    assert "/" not in table.frame["branches"][0]
+
+
+def test_what_measured_a_table_is_told_beside_it(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, mps=made.tuning(times={100: 5.0}) | {"machine": made.run()["machine"]})
+    table = obtain(quota.study("h200", 0, there), tmp_path / "out").table
+    (run,) = table.about["measured"].values()
+    assert (run["gpu"], run["driver"], run["date"]) == ("NVIDIA H200", "580.1", "2026-11-30")
+    assert [str(driver) for driver in set(table.frame["driver"])] == ["580.1"]
+    assert "measured on NVIDIA H200, driver 580.1, torch 2.11.0; 2026-11-30 (1 run)" in table.origin
+    assert "computed" not in table.origin  # who read it is another matter
+    assert set(table.about["read"]) >= {"machine", "ended"}
 
 
 def test_nothing_stored_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
 from rlprof.analysis.batch_time import BatchTimes
+from rlprof.analysis.machine_state import MachineState
 from rlprof.analysis.trials import Rule
 from rlprof.errors import RlprofError
 from rlprof.overlap.callgraph import CallGraph
@@ -158,6 +159,30 @@ def as_trained(iterations: int, folder: Path) -> dict[str, object]:
         return held(here.trainer)
 
 
+def test_the_machine_is_looked_at_beside_levels_and_their_validation(ran: Ran, tmp_path: Path) -> None:
+    clocks = {None: 1980.0, 50: 1700.0}
+    ran.workload.machine = SimpleNamespace(
+        look=lambda: None,
+        since=lambda _: MachineState(1.0, 16, sm_clock_mhz=clocks.get(ran.simulator.key, 1980.0)),
+    )
+    log, path = DecisionLog(), tmp_path / "measurements.jsonl"
+    found = ran.tune(Store(path), log)
+    said = "clocks of the GPU's SMs were 1980 MHz beside the reference and 1700 beside the candidate"
+    assert found.validation is not None
+    assert found.validation.comparison is not None
+    assert found.validation.comparison.doubts == (said,)
+    lines = log.text().splitlines()
+    told = [lines[i - 1] for i, line in enumerate(lines) if f"doubtful: {said}" in line]
+    assert len(told) == 2
+    assert "(50 %)" in told[0]
+    assert told[1].startswith("quota of 50 %")
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    for entry in kept:
+        if entry.get("kind") in ("quota level", "quota complete"):
+            states, pairs = entry["value"]["machine"], entry["value"]["pairs"]
+            assert len(states["reference"]) == len(states["candidate"]) == len(pairs)
+
+
 def test_levels_are_measured_in_pairs_with_q0_and_all_of_it_is_told_and_counted(
     ran: Ran, tmp_path: Path
 ) -> None:
@@ -178,7 +203,7 @@ def test_levels_are_measured_in_pairs_with_q0_and_all_of_it_is_told_and_counted(
     # what it took is apart, and what was trained in it counts there
     cost = store.spent(QUOTAS)
     assert found.cost == cost
-    assert (cost.iterations, cost.trials) == (12, 5 + 4 * 11)
+    assert (cost.iterations, cost.trials) == (12, 1 + 5 + 4 * 11)
     assert cost.retained_s == pytest.approx(6 * 2.0 + 6 * 1.8)
     assert store.cost().total_s == 0
     names = [one.graph for one in store.trained()]
