@@ -166,8 +166,10 @@ class Levers:
             here.simulator.drop_all_but(None)
             others = busy(load.shares[before:])
             for row in measured.rows:
+                # of what was measured before, nobody knows the load here
+                known = None if row.reason.endswith("(measured before)") else others
                 self.report.document["levers"].append(
-                    {**row.to_dict(), "order": "native" if native else "graph", "others_busy_frac": others}
+                    {**row.to_dict(), "order": "native" if native else "graph", "others_busy_frac": known}
                 )
             if measured.stopped:  # as Ctrl-C: nothing more is begun
                 self.ends = 0.0
@@ -218,12 +220,12 @@ def levers_table(result: dict[str, Any]) -> str:
     gpu = str(machine.get("gpu") or "").split("\n")[0].split(",")[0]
     graph = "; ".join(f"`{one}`" for one in result.get("graph", ()))
     graph = graph.replace("iteration/generate_rollouts/", "")
+    workers = f"{config['workers']} process{'' if config['workers'] == 1 else 'es'} of the simulator at first"
     out = [
         f"{machine['date']}, {gpu or 'no GPU'}, {machine['cores']} cores, {config['policy']} and"
         f" {config['simulator']}, preset {config['preset']}, {config['envs']} environments,"
-        f" {config['rollout_epochs']} x {config['chunks']} chunks, at first {config['workers']} processes of"
-        " the simulator. Complete"
-        f" iterations in turn; the graph has {graph}.",
+        f" {config['rollout_epochs']} x {config['chunks']} chunks, {workers}. Complete iterations in turn;"
+        f" the graph has {graph}.",
         "",
         "| lever | change | by | without it, s: median (quartiles) | with it, s | gain, by pairs | pairs"
         " | others' load, % of the cores: median (most) | |",

@@ -112,6 +112,7 @@ def test_levers_one_by_one_and_a_later_call_that_goes_on(tmp_path: Path) -> None
     went_on = json.loads((again / "levers_mujoco_arm.json").read_text())
     assert went_on["levers"][0]["result"] == made["levers"][0]["result"]
     assert went_on["levers"][0]["reason"].endswith("(measured before)")
+    assert went_on["levers"][0]["others_busy_frac"] is None
     assert went_on["levers"][1]["order"] == "native"
     assert levers_table(went_on).count("\n| ") == 3
 
