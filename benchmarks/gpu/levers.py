@@ -124,20 +124,24 @@ class Levers:
         from rlprof.overlap.optimize.levers import measure_levers
         from rlprof.overlap.optimize.log import DecisionLog
         from rlprof.overlap.optimize.store import Store, key_of
+        from rlprof.unavailable import Unavailable
         from rlprof.workloads.embodied.levers import setting_levers
         from rlprof.workloads.embodied.optimize_search import graph_levers
 
         here, args, native = self.here, self.args, name in NATIVE
+        only = {name: self.wanted[name]}
+        levers = setting_levers(here, only) if native else graph_levers(here, self.selected, only)
+        # who asks for `rendering` gets that of the graph as well: it is a lever of its own here
+        levers = [one for one in levers if one.name == name]
         times = self.report.document["steps"]["graph"]
         need_s = (2 * args.pairs + 1) * times["native_s" if native else "graph_s"]
-        if self.left_s < need_s:
+        applies = any(not isinstance(one.others(), Unavailable) for one in levers)
+        if applies and self.left_s < need_s:
             print(f"== {name}: LEFT OUT, it needs {need_s:.0f} s and {self.left_s:.0f} are left", flush=True)
             self.report.document["left_out"].append(name)
             self.report.write()
             return
         with self.report.step(name) as found:
-            only = {name: self.wanted[name]}
-            levers = setting_levers(here, only) if native else graph_levers(here, self.selected, only)
             before = len(load.shares)
 
             def key() -> str:
@@ -153,8 +157,7 @@ class Levers:
                 listen=lambda t: print(f"   {t[:300]}", flush=True),
             )
             measured = measure_levers(
-                # who asks for `rendering` gets that of the graph as well: it is a lever of its own here
-                [one for one in levers if one.name == name],
+                levers,
                 iterate,
                 key=key,
                 rule=Rule(confidence=0.9, most_pairs=args.pairs),
