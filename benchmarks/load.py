@@ -35,11 +35,14 @@ class OthersLoad:
         times = os.times()
         # of children that have ended, and of those at work
         own = times.user + times.system + times.children_user + times.children_system
-        for child in Path("/proc/self/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # it may end meanwhile
-                for pid in child.read_text().split():
-                    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                    own += (int(fields[11]) + int(fields[12])) / ticks
+        waiting = ["self"]
+        while waiting:
+            for children in Path("/proc", waiting.pop(), "task").glob("*/children"):
+                with contextlib.suppress(OSError):  # one may end meanwhile
+                    for pid in children.read_text().split():
+                        fields = Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()
+                        own += sum(int(field) for field in fields[11:15]) / ticks
+                        waiting.append(pid)
         return (user + nice + system + irq + soft) / ticks, own
 
     def end(self) -> list[float]:

@@ -124,20 +124,24 @@ class Levers:
         from rlprof.overlap.optimize.levers import measure_levers
         from rlprof.overlap.optimize.log import DecisionLog
         from rlprof.overlap.optimize.store import Store, key_of
+        from rlprof.unavailable import Unavailable
         from rlprof.workloads.embodied.levers import setting_levers
         from rlprof.workloads.embodied.optimize_search import graph_levers
 
         here, args, native = self.here, self.args, name in NATIVE
+        only = {name: self.wanted[name]}
+        levers = setting_levers(here, only) if native else graph_levers(here, self.selected, only)
+        # who asks for `rendering` gets that of the graph as well: it is a lever of its own here
+        levers = [one for one in levers if one.name == name]
         times = self.report.document["steps"]["graph"]
         need_s = (2 * args.pairs + 1) * times["native_s" if native else "graph_s"]
-        if self.left_s < need_s:
+        applies = any(not isinstance(one.others(), Unavailable) for one in levers)
+        if applies and self.left_s < need_s:
             print(f"== {name}: LEFT OUT, it needs {need_s:.0f} s and {self.left_s:.0f} are left", flush=True)
             self.report.document["left_out"].append(name)
             self.report.write()
             return
         with self.report.step(name) as found:
-            only = {name: self.wanted[name]}
-            levers = setting_levers(here, only) if native else graph_levers(here, self.selected, only)
             before = len(load.shares)
 
             def key() -> str:
@@ -153,8 +157,7 @@ class Levers:
                 listen=lambda t: print(f"   {t[:300]}", flush=True),
             )
             measured = measure_levers(
-                # who asks for `rendering` gets that of the graph as well: it is a lever of its own here
-                [one for one in levers if one.name == name],
+                levers,
                 iterate,
                 key=key,
                 rule=Rule(confidence=0.9, most_pairs=args.pairs),
@@ -166,8 +169,10 @@ class Levers:
             here.simulator.drop_all_but(None)
             others = busy(load.shares[before:])
             for row in measured.rows:
+                # of what was measured before, nobody knows the load here
+                known = None if row.reason.endswith("(measured before)") else others
                 self.report.document["levers"].append(
-                    {**row.to_dict(), "order": "native" if native else "graph", "others_busy_frac": others}
+                    {**row.to_dict(), "order": "native" if native else "graph", "others_busy_frac": known}
                 )
             if measured.stopped:  # as Ctrl-C: nothing more is begun
                 self.ends = 0.0
@@ -218,12 +223,12 @@ def levers_table(result: dict[str, Any]) -> str:
     gpu = str(machine.get("gpu") or "").split("\n")[0].split(",")[0]
     graph = "; ".join(f"`{one}`" for one in result.get("graph", ()))
     graph = graph.replace("iteration/generate_rollouts/", "")
+    workers = f"{config['workers']} process{'' if config['workers'] == 1 else 'es'} of the simulator at first"
     out = [
         f"{machine['date']}, {gpu or 'no GPU'}, {machine['cores']} cores, {config['policy']} and"
         f" {config['simulator']}, preset {config['preset']}, {config['envs']} environments,"
-        f" {config['rollout_epochs']} x {config['chunks']} chunks, at first {config['workers']} processes of"
-        " the simulator. Complete"
-        f" iterations in turn; the graph has {graph}.",
+        f" {config['rollout_epochs']} x {config['chunks']} chunks, {workers}. Complete iterations in turn;"
+        f" the graph has {graph}.",
         "",
         "| lever | change | by | without it, s: median (quartiles) | with it, s | gain, by pairs | pairs"
         " | others' load, % of the cores: median (most) | |",

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Cli
 from tests.conftest import ROOT
 
 KEPT = ROOT / "benchmarks" / "results" / "searches" / "optimize_mujoco_warp_search.json"
 
 
-def test_a_search_on_a_gpu_has_its_page_here(cli, tmp_path: Path) -> None:
+def test_a_search_on_a_gpu_has_its_page_here(cli: Cli, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = cli("optimize", "report", KEPT, "--out", page)
     assert done.code == 0, done.err
@@ -27,13 +28,13 @@ def test_a_search_on_a_gpu_has_its_page_here(cli, tmp_path: Path) -> None:
     assert text.count('type="application/json" data-chart=') == 2
 
 
-def test_a_folder_gets_its_page_beside_the_result(cli, tmp_path: Path) -> None:
+def test_a_folder_gets_its_page_beside_the_result(cli: Cli, tmp_path: Path) -> None:
     shutil.copyfile(KEPT, tmp_path / "result.json")
     assert cli("optimize", "report", tmp_path).code == 0
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
-def test_what_cannot_be_made_is_one_line(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("optimize", "report", tmp_path / "no")
     assert done.code == 2
     assert "cannot be read" in done.err.strip().splitlines()[-1]
@@ -44,7 +45,7 @@ def test_what_cannot_be_made_is_one_line(cli, tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "page.html").exists()
 
 
-def test_the_documented_option_is_that_of_the_command(cli) -> None:
+def test_the_documented_option_is_that_of_the_command(cli: Cli) -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     section = text.split("## `rlprof optimize report RESULT`")[1].split("\n## ")[0]
     assert "| `--out FILE` |" in section

@@ -112,11 +112,12 @@ def test_levers_one_by_one_and_a_later_call_that_goes_on(tmp_path: Path) -> None
     went_on = json.loads((again / "levers_mujoco_arm.json").read_text())
     assert went_on["levers"][0]["result"] == made["levers"][0]["result"]
     assert went_on["levers"][0]["reason"].endswith("(measured before)")
+    assert went_on["levers"][0]["others_busy_frac"] is None
     assert went_on["levers"][1]["order"] == "native"
     assert levers_table(went_on).count("\n| ") == 3
 
 
-def test_what_there_is_no_time_for_is_left_out_by_name(tmp_path: Path, capsys: Any) -> None:
+def test_what_there_is_no_time_for_is_left_out_by_name(capsys: Any, monkeypatch: Any) -> None:
     from types import SimpleNamespace
 
     from benchmarks.gpu.levers import Levers
@@ -125,8 +126,10 @@ def test_what_there_is_no_time_for_is_left_out_by_name(tmp_path: Path, capsys: A
     made.args, made.ends = SimpleNamespace(pairs=5), 0.0  # type: ignore[assignment]
     facts = {"steps": {"graph": {"native_s": 6.0, "graph_s": 5.0}}, "left_out": []}
     made.report = SimpleNamespace(document=facts, write=lambda: None)  # type: ignore[assignment]
-    made.wanted = {}
     made.here = made.selected = None
+    made.wanted = {"workers": None}
+    lever = SimpleNamespace(name="workers", others=lambda: (2,))
+    monkeypatch.setattr("rlprof.workloads.embodied.levers.setting_levers", lambda *_: [lever])
     made.one("workers", None)  # type: ignore[arg-type]
     assert facts["left_out"] == ["workers"]
     assert "LEFT OUT, it needs 66 s" in capsys.readouterr().out
