@@ -207,9 +207,16 @@ def machine() -> dict[str, Any]:
     return facts
 
 
+#: Characters from which on a result is written without indentation: tracked files travel with every call.
+_LARGE = 100_000
+
+
 def save(path: Path, document: dict[str, Any]) -> None:
     """Write a result whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1))
+    text = json.dumps(document, indent=1)
+    if len(text) > _LARGE:
+        text = json.dumps(document, separators=(",", ":"))
+    temporary.write_text(text)
     temporary.replace(path)
