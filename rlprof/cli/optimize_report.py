@@ -19,7 +19,7 @@ def report(
     ] = None,
 ) -> None:
     """Make the HTML report of an optimisation again, or where it ran without the packages of reports."""
-    from rlprof.overlap.optimize.stored_result import read_result
+    from rlprof.report.optimize_stored import read_result
 
     found = read_result(result)
     from importlib.util import find_spec

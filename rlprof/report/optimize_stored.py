@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlprof.errors import RlprofError
+from rlprof.errors import RlprofError, UnreadableError
 from rlprof.overlap.optimize.result import FORMAT, VERSION
 
+RESULT = "result.json"
 #: What a result of any version has; what else there is may lack.
 NEEDED = ("steps", "ended", "total", "rounds", "overhead")
 #: Variants of the GPU benchmark that are the native order and the selected one.
@@ -23,25 +24,28 @@ def read_result(path: Path | str) -> dict[str, Any]:
     Parameters
     ----------
     path : pathlib.Path or str
-        ``result.json`` of `rlprof optimize`, or a stored result of ``benchmarks``.
+        ``result.json`` of `rlprof optimize`, the folder that it lies in, or a stored result of
+        ``benchmarks``.
 
     Raises
     ------
-    RlprofError
+    UnreadableError
         If it cannot be read, is no result of an optimisation, or is of a later version.
     """
     path = Path(path)
+    path = path / RESULT if path.is_dir() else path
+    hint = "give a result.json of rlprof optimize, its folder, or a stored result of benchmarks"
     try:
         # a number that is none is not known
         found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except OSError as error:
-        raise RlprofError(f"cannot be read ({error.strerror})", where=path) from error
-    except ValueError as error:
-        raise RlprofError(f"is no JSON ({error})", where=path, hint="give a result.json") from error
+        raise UnreadableError(f"cannot be read ({error.strerror})", where=path, hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"is no JSON ({error})", where=path, hint=hint) from error
     try:
         result = whole(found)
     except RlprofError as error:
-        raise RlprofError(error.what, where=path, hint=error.hint) from None
+        raise UnreadableError(error.what, where=path, hint=error.hint or hint) from None
     if result["timelines"] is None:
         result |= _timelines_beside(path)
     return result

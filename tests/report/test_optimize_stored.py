@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlprof.errors import RlprofError
+from rlprof.errors import RlprofError, UnreadableError
 from rlprof.report.optimize import optimization_html
 from rlprof.report.optimize_sections import headline
 from rlprof.report.optimize_stored import read_result, whole
@@ -70,6 +70,7 @@ def test_to_make_it_whole_twice_changes_nothing() -> None:
     ("text", "said"),
     [
         ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("[1]", "is no result of an optimisation"),
         ('{"what": "else"}', "is no result of an optimisation"),
         ('{"optimisation": null}', "is no result of an optimisation"),
@@ -80,9 +81,26 @@ def test_to_make_it_whole_twice_changes_nothing() -> None:
 def test_what_is_no_result_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(text)
-    with pytest.raises(RlprofError, match=said) as raised:
+    with pytest.raises(UnreadableError, match=said) as raised:
         read_result(path)
-    assert "result.json" in str(raised.value)
+    assert raised.value.where == str(path)
+    assert raised.value.hint
+
+
+def test_a_folder_and_its_file_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(LEAST))
+    assert read_result(tmp_path) == read_result(tmp_path / "result.json")
+
+
+def test_the_searches_that_are_kept_are_small_and_can_be_read() -> None:
+    kept = sorted((RESULTS / "searches").glob("*.json"))
+    assert {p.stem for p in kept} >= {"optimize_libero", "optimize_mujoco_warp_search"}
+    for path in kept:
+        assert path.stat().st_size < 100_000
+        found = read_result(path)
+        assert found["decisions"][0]["what"] == "started"
+        assert "ended" in {entry["what"] for entry in found["decisions"]}
+        assert found["timelines"]["before"]
 
 
 def test_a_benchmark_without_a_search_is_refused() -> None:
