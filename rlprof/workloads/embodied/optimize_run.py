@@ -144,7 +144,9 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
         if row.outcome == "kept" and row.result is not None:
             change = f"{setting(row.before)} -> {setting(row.value)}"
             lines.append(f"  lever {row.lever}, {change}: {row.result.gain_frac:+.1%}")
-    if not found.steps:
+    if not found.steps and found.stopped:
+        lines.append("none was found to pay by then: the native order is kept, --resume goes on")
+    elif not found.steps:
         lines.append("no overlap pays: the native order is kept")
     for one in found.steps:
         lines.append(f"  {one}")
