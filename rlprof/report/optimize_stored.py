@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -10,6 +9,7 @@ from typing import Any
 
 from rlprof.errors import RlprofError
 from rlprof.overlap.optimize.result import FORMAT, VERSION
+from rlprof.overlap.optimize.stored_result import parsed
 
 #: What a result of any version has; what else there is may lack.
 NEEDED = ("steps", "ended", "total", "rounds", "overhead")
@@ -32,11 +32,10 @@ def read_result(path: Path | str) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        # a number that is none is not known
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        found = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RlprofError(f"cannot be read ({error.strerror})", where=path) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RlprofError(f"is no JSON ({error})", where=path, hint="give a result.json") from error
     try:
         result = whole(found)
@@ -53,8 +52,8 @@ def _timelines_beside(path: Path) -> dict[str, Any]:
     if beside == path or not beside.is_file():
         return {}
     try:
-        found = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = parsed(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, Mapping) or found.get("result") != path.name:
         return {}
@@ -85,7 +84,8 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
             + (f": it has no {', '.join(missing)}" if found else _why(document)),
             hint="give the result.json of rlprof optimize",
         )
-    if found.get("version", VERSION) > VERSION:
+    version = found.get("version", VERSION)
+    if not isinstance(version, int) or version > VERSION:
         raise RlprofError(
             f"is of version {found['version']}; this rlprof reads {VERSION}", hint="update rlprof"
         )

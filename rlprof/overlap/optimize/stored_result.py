@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,22 @@ from rlprof.overlap.optimize.result import FORMAT, VERSION
 RESULT = "result.json"
 #: What a report shows, whoever wrote the result.
 NEEDED = ("facts", "steps", "ended", "total", "rounds", "sm_activity", "timelines", "overhead", "decisions")
+
+
+def parsed(text: str) -> Any:
+    """Parse a stored result; a number that is none, or infinite, is not known: None.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        If it is no JSON.
+    """
+
+    def number(digits: str) -> float | None:
+        value = float(digits)
+        return value if math.isfinite(value) else None
+
+    return json.loads(text, parse_constant=lambda _: None, parse_float=number)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -34,7 +51,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     file = path / RESULT if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = parsed(file.read_text(encoding="utf-8"))
     except OSError as error:
         hint = "give the folder of an optimisation, or its result.json"
         raise UnreadableError(f"cannot be read ({error.strerror})", where=file, hint=hint) from error
