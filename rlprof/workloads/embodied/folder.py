@@ -57,6 +57,9 @@ def claimed(out: Path) -> Iterator[None]:
     except OSError as error:
         raise OutputError(f"the folder cannot be written ({error.strerror})", where=out) from error
     try:
+        if not os.access(out, os.W_OK | os.X_OK):  # said now, not when there is something to write
+            hint = "write to another folder, or run as the owner of this one"
+            raise OutputError("the folder cannot be written", where=out, hint=hint)
         # a file system without locks: then nobody else gets one either
         with contextlib.suppress(OSError):
             try:

@@ -43,6 +43,16 @@ def test_a_killed_process_leaves_the_folder_free(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    try:
+        with pytest.raises(OutputError, match="cannot be written"), claimed(tmp_path):
+            raise AssertionError
+    finally:
+        tmp_path.chmod(0o755)
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_nobody_begins_where_another_is_at_work(tmp_path: Path, force: bool) -> None:
     measured = tmp_path / "measurements.jsonl"
