@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlprof.errors import OutputError
+from rlprof.workloads.embodied import checkpoint
 
 #: What only a run, or only an optimisation, leaves; both leave ``checkpoint.pt`` and ``config.json``.
 RUN, OPTIMISATION = "metrics.jsonl", "decisions.jsonl"
 
 
 def refuse_other(out: Path, other: str) -> None:
-    """Refuse a folder of the other kind: its checkpoint would be replaced, or taken for one's own.
+    """Refuse a folder of the other kind that has a checkpoint, which would be replaced.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ def refuse_other(out: Path, other: str) -> None:
     OutputError
         If it is.
     """
-    if (out / other).exists():
+    if (out / other).exists() and (out / checkpoint.NAME).exists():
         kind = "a run" if other == RUN else "an optimisation"
         raise OutputError(
             f"the folder holds {kind}, whose checkpoint is kept", where=out, hint="use another --out"
