@@ -266,7 +266,7 @@ def _why_it_ends(result: PairedComparison, rule: Rule, spent_s: float, pair_s: f
     if count >= rule.most_pairs:
         return f"not clear after {count} pairs"
     if rule.budget_s is not None and spent_s + pair_s > rule.budget_s:
-        return f"the budget of {rule.budget_s:g} s holds no more than {count} pairs"
+        return f"the budget of {round(rule.budget_s, 1):g} s holds no more than {count} pairs"
     return ""
 
 

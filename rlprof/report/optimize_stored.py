@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,22 @@ RESULT = "result.json"
 NEEDED = ("steps", "ended", "total", "rounds", "overhead")
 #: Variants of the GPU benchmark that are the native order and the selected one.
 VARIANTS = {"before": "native", "after": "optimised"}
+
+
+def parsed(text: str) -> Any:
+    """Parse a stored result; a number that is none, or infinite, is not known: None.
+
+    Raises
+    ------
+    ValueError, RecursionError
+        If it is no JSON.
+    """
+
+    def number(digits: str) -> float | None:
+        value = float(digits)
+        return value if math.isfinite(value) else None
+
+    return json.loads(text, parse_constant=lambda _: None, parse_float=number)
 
 
 def read_result(path: Path | str) -> dict[str, Any]:
@@ -36,8 +53,7 @@ def read_result(path: Path | str) -> dict[str, Any]:
     path = path / RESULT if path.is_dir() else path
     hint = "give a result.json of rlprof optimize, its folder, or a stored result of benchmarks"
     try:
-        # a number that is none is not known
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        found = parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UnreadableError(f"cannot be read ({error.strerror})", where=path, hint=hint) from error
     except (ValueError, RecursionError) as error:
@@ -57,8 +73,8 @@ def _timelines_beside(path: Path) -> dict[str, Any]:
     if beside == path or not beside.is_file():
         return {}
     try:
-        found = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = parsed(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, Mapping) or found.get("result") != path.name:
         return {}
@@ -89,7 +105,8 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
             + (f": it has no {', '.join(missing)}" if found else _why(document)),
             hint="give the result.json of rlprof optimize",
         )
-    if found.get("version", VERSION) > VERSION:
+    version = found.get("version", VERSION)
+    if not isinstance(version, int) or version > VERSION:
         raise RlprofError(
             f"is of version {found['version']}; this rlprof reads {VERSION}", hint="update rlprof"
         )

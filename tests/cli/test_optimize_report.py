@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,33 @@ def test_what_cannot_be_made_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: 
     assert done.code == 2
     assert "a report needs polars and altair" in done.err.strip().splitlines()[-1]
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("decisions", [None]), ("rounds", 3), ("timelines", {"before": 1}), ("overhead", []), ("total", "<b>")],
+)
+def test_a_result_of_another_form_is_one_line_that_names_the_file(
+    cli: Cli, tmp_path: Path, where: str, value: object
+) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(json.dumps({**json.loads(KEPT.read_text()), where: value}))
+    done = cli("optimize", "report", damaged, "--out", tmp_path / "page.html")
+    assert done.code == 2
+    assert len(done.err.strip().splitlines()) == 1
+    assert "damaged.json: holds what no result of this version does" in done.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_numbers_beyond_all_are_not_shown_as_numbers(cli: Cli, tmp_path: Path) -> None:
+    document = json.loads(KEPT.read_text())
+    document["overhead"]["total_s"] = 123456789.0
+    kept = tmp_path / "result.json"
+    for number in ("1e999", "-Infinity", "NaN"):
+        kept.write_text(json.dumps(document).replace("123456789.0", number))
+        assert cli("optimize", "report", tmp_path).code == 0
+        page = (tmp_path / "report.html").read_text()
+        assert not re.search(r">[^<]*\b(inf|nan) ?(s|%)<", page)
 
 
 def test_the_documented_option_is_that_of_the_command(cli: Cli) -> None:

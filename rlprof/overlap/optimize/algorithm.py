@@ -98,6 +98,7 @@ class _Run:
         self.known = Estimates()
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
+        self._cut = False  # the budget ended a comparison before it was decided
         self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
@@ -122,7 +123,7 @@ class _Run:
             ended = self._rounds()
             total = self._total()
         except _Spent:
-            ended, stopped = f"the budget of {self.options.budget_s:g} s is spent", True
+            ended, stopped = f"the budget of {round(self.options.budget_s or 0.0, 1):g} s is spent", True
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
         except RestoreError as error:
@@ -173,9 +174,12 @@ class _Run:
             profile = self._profile()
             chosen = self._rank(number, profile)
             tried: set[tuple[Step, ...]] = set()
+            self._cut = False
             items = [item for window in chosen for item in self._try(number, window, profile, tried)]
             accepted, validation = self._accept(number, items)
             self.rounds.append(Round(profile, before, self.graph, validation))
+            if not accepted and self._cut:  # what was cut short may pay: that nothing does cannot be told
+                raise _Spent
             if not accepted:
                 return f"round {number} found nothing that pays"
         return f"all {self.options.rounds} rounds are done"
@@ -454,6 +458,8 @@ class _Run:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
         if result.settled or len(result.pairs) >= rule.most_pairs:
             self.store.put(key, kind, {**result.to_dict(), **told})
+        elif rule.budget_s is None and self.options.budget_s is not None:
+            self._cut = True
 
     # budget ------------------------------------------------------------------------------------------------
 

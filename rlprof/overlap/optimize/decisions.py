@@ -22,7 +22,7 @@ _OWN = ("started", "session", "ended")
 def log_session(store: Store, log: DecisionLog) -> None:
     """Tell the log of a session that goes on with measurements, and why it cannot use some of them."""
     here = store.session
-    if here is not None and here.number > 1:
+    if here is not None and (here.number > 1 or store.not_reused):
         log.session = here.number
         log.add(
             "session",

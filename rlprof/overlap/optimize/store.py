@@ -6,6 +6,7 @@ Measurements are kept by program version, conditions and the graphs that were me
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,10 @@ from typing import Any
 
 from rlprof.errors import OutputError
 from rlprof.overlap.optimize.cost import OTHER, Cost, Lost, Part, Record, Session, Spent, Trained, cost_of
-from rlprof.overlap.optimize.workload import Measurement
+from rlprof.overlap.optimize.workload import Measurement, Profile
+
+#: Kinds of documents that hold a comparison.
+_COMPARISONS = ("lever", "local", "complete", "in all")
 
 
 def key_of(*parts: str | Iterable[str]) -> str:
@@ -37,8 +41,8 @@ class Store:
     Parameters
     ----------
     path : pathlib.Path, optional
-        JSON documents, one a line; lines that were cut off or damaged are passed over. Nothing is written
-        before `begin` or the first document.
+        JSON documents, one a line; lines that were cut off or damaged are passed over, and counted.
+        Nothing is written before `begin` or the first document.
     clock : callable, optional
         Seconds.
 
@@ -55,13 +59,13 @@ class Store:
         self._path, self._clock = path, clock
         self._found: dict[str, Any] = {}
         self._records: list[Record] = []
-        self._unknown = 0
+        self._unknown = self._damaged = 0
         self._session: Session | None = None
         self._unwritten: list[Record] = []
         self._parts: list[str] = []
         self._since = clock()
         self._trained: Callable[[], int] | None = None
-        #: Why measurements of earlier sessions are of no use in this one, a line for each that has any.
+        #: Why measurements of earlier sessions are of no use in this one, a line for each reason.
         self.not_reused: tuple[str, ...] = ()
         if path is None or not path.exists():
             return
@@ -77,14 +81,15 @@ class Store:
 
     def _read(self, line: bytes) -> None:
         try:
-            entry = json.loads(line)
+            entry = json.loads(line, parse_constant=_no_number)
             if "key" in entry:
+                _check(entry)
                 self._found[entry["key"]] = entry["value"]
                 self._unknown += not self._records  # of before records were kept
             else:
                 self._records.append(_record(entry))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            self._damaged += bool(line.strip())
 
     def __len__(self) -> int:
         return len(self._found)
@@ -142,7 +147,9 @@ class Store:
         waiting, self._unwritten = self._unwritten, []
         for record in waiting:
             self._add(record)
-        self.not_reused = tuple(
+        name = "the store" if self._path is None else self._path.name
+        damaged = f"damaged lines of {name}, passed over: {self._damaged}; what they took is in no sum"
+        self.not_reused = ((damaged,) if self._damaged else ()) + tuple(
             f"measurements of session {s.number} are not reused: {'; '.join(said)}"
             for s in self.sessions[:-1]
             if (said := differences(s.conditions, plain))
@@ -301,6 +308,22 @@ def _entry(record: Record) -> dict[str, Any]:
             return {"kind": "lost", "session": record.session, "from_iteration": record.from_iteration}
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no measurement")
+
+
+def _check(entry: Mapping[str, Any]) -> None:
+    """Raise unless a document has the form of its kind: what is not as it was written is measured again."""
+    kind, value = entry.get("kind"), entry["value"]
+    if kind == "profile":
+        Profile.from_dict(value)
+    if kind in _COMPARISONS:
+        dict(value.get("machine") or {})
+        pairs = [(float(a), float(b)) for a, b in value["pairs"]]
+        if not pairs or not all(0 <= t < math.inf for pair in pairs for t in pair):
+            raise ValueError("no times")
+
+
 def _record(entry: Mapping[str, Any]) -> Record:
     session = int(entry["session"])
     match entry["kind"]:
@@ -309,10 +332,12 @@ def _record(entry: Mapping[str, Any]) -> Record:
             return Session(
                 session, str(entry["date"]), None if first is None else int(first), dict(entry["conditions"])
             )
-        case "spent":
+        case "spent" if 0 <= float(entry["time_s"]) < math.inf:
             return Spent(session, str(entry["part"]), float(entry["time_s"]), int(entry.get("trials", 0)))
         case "iteration":
             number = entry["number"]
+            if not 0 <= float(entry["value"]["time_s"]) < math.inf:
+                raise ValueError("no time")
             return Trained(
                 session,
                 str(entry["part"]),

@@ -114,13 +114,19 @@ def load(
     except FileNotFoundError:
         raise CheckpointError("there is no checkpoint", where=path, hint="run without --resume") from None
     except Exception as error:  # a damaged file makes zipfile, pickle or torch raise
+        # torch goes on with advice, as to load it without checking what it holds
+        said = str(error).split(". ")[0].strip(" .")
         raise CheckpointError(
-            f"the checkpoint cannot be read ({type(error).__name__}: {error})",
+            f"the checkpoint cannot be read ({type(error).__name__}: {said})",
             where=path,
-            hint="run without --resume",
+            hint="begin anew, with --force in place of --resume",
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError("the file is no checkpoint of this version", where=path)
+        raise CheckpointError(
+            "the file is no checkpoint of this version",
+            where=path,
+            hint="begin anew, with --force in place of --resume",
+        )
     # of an earlier version: options that were not there yet are as if they had been left away
     absent = {f.name: f.default for f in fields(Config) if f.default is not MISSING}
     other = {k: v for k, v in absent.items() if k in configuration} | content["configuration"]

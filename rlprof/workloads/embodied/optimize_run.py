@@ -15,12 +15,14 @@ from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
 from rlprof.overlap.optimize.decisions import each_once, read_entries
 from rlprof.overlap.optimize.graph_file import GraphFile, write_json
 from rlprof.overlap.optimize.log import DecisionLog, setting, text
+from rlprof.overlap.optimize.options import Options
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
+from rlprof.workloads.embodied.folder import RUN, claimed, refuse_other
 from rlprof.workloads.embodied.levers import settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
@@ -71,7 +73,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     Raises
     ------
     OutputError
-        If the folder holds an optimisation and neither `resume` nor `force` is set, or cannot be written.
+        If the folder holds an optimisation and neither `resume` nor `force` is set, or a run and `resume` is
+        not; if another process is at work in it, or it cannot be written.
     WorkloadError
         If a part cannot be made.
     OverlapError
@@ -79,6 +82,12 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     """
     out = request.out
     options = request.options  # refused, if they are, before anything is started
+    with claimed(out):
+        return _optimize(request, options, say)
+
+
+def _optimize(request: Request, options: Options, say: Callable[[str], None]) -> Optimized:
+    out = request.out
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)
@@ -144,7 +153,9 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
         if row.outcome == "kept" and row.result is not None:
             change = f"{setting(row.before)} -> {setting(row.value)}"
             lines.append(f"  lever {row.lever}, {change}: {row.result.gain_frac:+.1%}")
-    if not found.steps:
+    if not found.steps and found.stopped:
+        lines.append("none was found to pay by then: the native order is kept, --resume goes on")
+    elif not found.steps:
         lines.append("no overlap pays: the native order is kept")
     for one in found.steps:
         lines.append(f"  {one}")
@@ -177,6 +188,8 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
 
 def _prepare(request: Request) -> None:
     out = request.out
+    if not request.resume and not (out / DECISIONS).exists():
+        refuse_other(out, RUN)
     present = [name for name in FILES if (out / name).exists()]
     if present and not (request.resume or request.force):
         raise OutputError(

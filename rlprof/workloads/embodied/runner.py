@@ -21,6 +21,7 @@ from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.contracts import GlobalStep
 from rlprof.workloads.embodied.drivers import Driver, make_driver
 from rlprof.workloads.embodied.errors import ConfigurationError, memory_of, need
+from rlprof.workloads.embodied.folder import OPTIMISATION, claimed, refuse_other
 from rlprof.workloads.embodied.graph_check import check_graph
 from rlprof.workloads.embodied.trainer import Trainer
 
@@ -95,7 +96,8 @@ def run(
     Raises
     ------
     OutputError
-        If `out` holds a run and neither `resume` nor `force` is set, or cannot be written.
+        If `out` holds a run and neither `resume` nor `force` is set, or an optimisation and `resume` is not;
+        if another process is at work in it, or it cannot be written.
     WorkloadError
         If a part cannot be made, a simulator fails, or the checkpoint does not fit. The last checkpoint is
         still there then.
@@ -104,16 +106,23 @@ def run(
         raise ConfigurationError("a number of iterations below 1", hint="give at least 1")
     if (out / metrics.NAME).exists() and not (resume or force):
         raise OutputError("a run is there already", where=out, hint="use --resume, --force or another --out")
+    if not resume:
+        refuse_other(out, OPTIMISATION)
     chosen = None if graph is None else GraphFile.read(graph)
     if graph is not None and chosen is not None:
         check_graph(config, chosen, graph)
     _limit_threads(config)
     with ExitStack() as stack:
         stop_if_asked = stack.enter_context(remembered())
+        there = out.is_dir()  # held before anything is started; one that is not there is not made for nothing
+        if there:
+            stack.enter_context(claimed(out))
         progress("starting", 0.0)
         trainer = make_trainer(config)
         stack.callback(trainer.env.simulator.close)
         stack.callback(trainer.rollout.close)
+        if not there:
+            stack.enter_context(claimed(out))
         _prepare(out, config, resume=resume)  # only now: a run that cannot start replaces nothing
         done = checkpoint.load(out / checkpoint.NAME, trainer, config.to_dict()) if resume else 0
         for name in (metrics.NAME, record.NAME):

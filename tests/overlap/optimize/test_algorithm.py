@@ -160,6 +160,18 @@ def test_the_budget_ends_it(tmp_path: Path) -> None:
     assert done.graph.hash == optimize(workload(1)).graph.hash
 
 
+def test_a_budget_that_cuts_a_comparison_short_never_says_that_nothing_pays() -> None:
+    whole = optimize(workload(1))
+    assert whole.steps
+    ended = set()
+    for budget_s in range(1, 200, 3):
+        ticks = itertools.count()
+        found = optimize(workload(1), Options(budget_s=budget_s), clock=lambda t=ticks: float(next(t)))
+        ended.add(found.stopped)
+        assert found.stopped or found.graph.hash == whole.graph.hash, budget_s
+    assert ended == {True, False}
+
+
 class Failing(SimulatedWorkload):
     """Trials on more than one stream fail."""
 

@@ -31,7 +31,7 @@ def test_time_of_a_part_within_another_one_is_its_own() -> None:
         clock.now_s += 1
         with store.spending(SEARCH):
             clock.now_s += 10
-            store.put("a", "local", 1)
+            store.put("a", "other", 1)
             clock.now_s += 20
         clock.now_s += 2
         assert store.cost().total_s == 33
@@ -67,7 +67,7 @@ def test_who_is_killed_loses_what_has_passed_since_the_last_record(tmp_path: Pat
     killed.begin()
     with killed.spending(SEARCH):
         clock.now_s += 5
-        killed.put("a", "local", 1)
+        killed.put("a", "other", 1)
         clock.now_s += 100
         assert Store(tmp_path / "store.jsonl").cost().total_s == 5
 
@@ -109,9 +109,9 @@ def test_a_refused_session_leaves_nothing(tmp_path: Path) -> None:
 
 def test_measurements_of_before_costs_were_kept_are_said(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
-    path.write_text('{"key": "a", "kind": "local", "value": 1}\n{"key": "b", "kind": "local", "value": 1}\n')
+    path.write_text('{"key": "a", "kind": "other", "value": 1}\n{"key": "b", "kind": "other", "value": 1}\n')
     store = Store(path)
-    store.put("c", "local", 1)
+    store.put("c", "other", 1)
     assert store.cost().to_dict()["measurements_of_unknown_cost"] == 2
     assert Store(path).cost().unknown == 2
 
@@ -167,7 +167,7 @@ def test_every_second_of_a_session_is_counted_once(steps: list[tuple[str, object
         elif what == "out" and len(open_parts) > 1:
             open_parts.pop().__exit__(None, None, None)
         elif what == "put":
-            store.put("a", "local", 1)
+            store.put("a", "other", 1)
         else:
             store.cost()
     cost = store.cost()

@@ -62,7 +62,7 @@ def test_a_session_that_goes_on_says_with_what_and_why_not(tmp_path: Path) -> No
     log = DecisionLog()
     log_session(first, log)
     assert log.entries == []
-    first.put("a", "local", 1)
+    first.put("a", "other", 1)
     second = Store(path)
     second.begin({"driver": "580"})
     log_session(second, log)

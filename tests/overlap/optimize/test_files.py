@@ -23,7 +23,7 @@ def test_a_store_remembers(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
     store = Store(path)
     store.put("a", "local", {"pairs": [[1.0, 2.0]]})
-    store.put("b", "complete", 3)
+    store.put("b", "other", 3)
     assert Store(path).get("a") == {"pairs": [[1.0, 2.0]]}
     assert Store(path).get("c") is None
     assert len(Store(path)) == 2
@@ -31,26 +31,26 @@ def test_a_store_remembers(tmp_path: Path) -> None:
 
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
-    Store(path).put("a", "local", 1)
+    Store(path).put("a", "other", 1)
     with path.open("a") as file:
         file.write('{"key": "b", "va')
     again = Store(path)
-    again.put("c", "local", 2)
+    again.put("c", "other", 2)
     assert (Store(path).get("a"), Store(path).get("b"), Store(path).get("c")) == (1, None, 2)
 
 
 def test_lines_of_a_store_that_are_damaged_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "store.jsonl"
-    Store(path).put("a", "local", 1)
+    Store(path).put("a", "other", 1)
     with path.open("ab") as file:
         file.write(b'\xff\xfe\x00\n3\n[]\n{"key": "b"}\n{"key": ["b"], "value": 1}\n')
-    Store(path).put("c", "local", 2)
+    Store(path).put("c", "other", 2)
     assert [Store(path).get(key) for key in "abc"] == [1, None, 2]
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
-        Store(tmp_path / "missing" / "store.jsonl").put("a", "local", 1)
+        Store(tmp_path / "missing" / "store.jsonl").put("a", "other", 1)
 
 
 def test_keys_tell_texts_and_sets_apart() -> None:
@@ -138,3 +138,36 @@ def test_lines_show_the_end_of_paths() -> None:
         "  split_spatial chunk groups=2: not measured, epoch[0]/chunk[1]/step takes 1/2 of epoch[0]/reset"
     )
     assert lines({"what": "something else"}) == ["{'what': 'something else'}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"key": "a", "kind": "local", "value": None},
+        {"key": "a", "kind": "local", "value": {"pairs": "x"}},
+        {"key": "a", "kind": "complete", "value": {"pairs": [[float("nan"), 1.0]]}},
+        {"key": "a", "kind": "lever", "value": {"pairs": [[-1.0, 1.0]]}},
+        {"key": "a", "kind": "local", "value": {"pairs": [[1.0, 1.0]], "machine": [1]}},
+        {"key": "a", "kind": "profile", "value": {"windows": 3}},
+        {"kind": "spent", "session": 1, "part": "search", "time_s": -5.0},
+        {"kind": "spent", "session": 1, "part": "search", "time_s": float("nan")},
+        {"kind": "spent", "session": 1, "part": "search", "time_s": "x"},
+        {"kind": "iteration", "session": 1, "part": "search", "graph": "g", "number": 0,
+         "value": {"time_s": float("inf"), "sm_activity": None, "tasks": [], "facts": {}}},
+    ],
+)  # fmt: skip
+def test_what_is_not_as_it_was_written_is_neither_used_nor_counted_and_is_told(
+    tmp_path: Path, line: dict[str, object]
+) -> None:
+    path = tmp_path / "store.jsonl"
+    store = Store(path)
+    store.begin()
+    store.put("b", "local", {"pairs": [[1.0, 2.0]]})
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    again = Store(path)
+    again.begin()
+    assert again.not_reused == ("damaged lines of store.jsonl, passed over: 1; what they took is in no sum",)
+    assert again.get("a") is None
+    assert again.get("b") is not None
+    assert 0 <= again.cost().total_s < 60

@@ -138,6 +138,17 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch) -> Non
     ]
 
 
+def test_what_torch_advises_about_a_damaged_checkpoint_is_not_passed_on(tmp_path) -> None:
+    for content in (b"\0" * 5000, b"PK\x03\x04 no longer whole", b""):
+        (tmp_path / checkpoint.NAME).write_bytes(content)
+        with pytest.raises(CheckpointError, match="cannot be read") as raised:
+            checkpoint.load(tmp_path / checkpoint.NAME, None, {})  # type: ignore[arg-type]
+        said = str(raised.value)
+        assert "arbitrary code" not in said
+        assert "Re-running" not in said
+        assert said.endswith("Next: begin anew, with --force in place of --resume")
+
+
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
         runner.run(small(), tmp_path, 1, resume=True)
