@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from rlprof.cli.plan import app as plan
 from rlprof.cli.quota import quota
 from rlprof.cli.reproduce import app as reproduce
 from rlprof.cli.run import app as run_app
-from rlprof.errors import RlprofError, step_after
+from rlprof.errors import RlprofError, UsageError, step_after
 from rlprof.text import clean
 
 EXIT_UNEXPECTED = 2
@@ -79,6 +80,7 @@ def run() -> None:
 def _run() -> int:
     debug = os.environ.get("RLPROF_DEBUG", "") not in ("", "0")
     try:
+        _refuse_empty_paths(sys.argv[1:])
         code = app(standalone_mode=False)
         if sys.stdout is not None:  # the caller may have closed it
             sys.stdout.flush()
@@ -104,6 +106,16 @@ def _run() -> int:
         if debug:
             raise
         return _unexpected(error)
+
+
+def _refuse_empty_paths(arguments: list[str]) -> None:
+    """Refuse an output with an empty name, as of a variable that is not set: the working folder."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for option, value in pairwise([*own, "-"]):
+        name, _, given = option.partition("=")
+        if name in ("--out", "--output", "-o") and "" in ((given,) if "=" in option else (value,)):
+            hint = "give a file or folder; a variable may not be set"
+            raise UsageError(f"{name} is given an empty name", hint=hint)
 
 
 def _refused(error: OSError) -> int:

@@ -185,3 +185,29 @@ def test_an_error_without_a_step_gets_it_from_its_cause(
 
     monkeypatch.setattr(main, "app", fails)
     assert cli("doctor").err.startswith("rlprof: error: log: the log cannot be used. Next: free space")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["optimize", "embodied", "--out", ""],
+        ["run", "embodied", "--out="],
+        ["export", SMALL, "--to", "chrome", "-o", ""],
+        ["capture", "--output", "", "--", "true"],
+    ],
+)
+def test_an_output_with_an_empty_name_is_not_the_working_folder(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(*command)
+    assert done.code == 2
+    assert "is given an empty name" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_argument_of_the_program_is_its_own(cli: Cli, tmp_path: Path) -> None:
+    made = tmp_path / "run.rlprof"
+    done = cli("capture", "--backend", "none", "-o", made, "--", "echo", "-o", "")
+    assert (done.code, made.is_file()) == (0, True)

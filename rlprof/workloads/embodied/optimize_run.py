@@ -88,6 +88,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
 
 def _optimize(request: Request, options: Options, say: Callable[[str], None]) -> Optimized:
     out = request.out
+    if request.resume and not any((out / name).exists() for name in FILES):
+        say(f"there is nothing to resume in {out}: it begins anew")
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)

@@ -245,7 +245,9 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
         local_pairs=1,
         budget_s=60.0,
     )
-    done = optimize_embodied(request)
+    said: list[str] = []
+    done = optimize_embodied(replace(request, resume=True), say=said.append)  # as a script that is restarted
+    assert said[0] == f"there is nothing to resume in {out}: it begins anew"
     names = {p.name for p in out.iterdir()}
     assert names == {
         "config.json", "decisions.jsonl", "decisions.txt", "measurements.jsonl", "graph.json", "quotas.json",
