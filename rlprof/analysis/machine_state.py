@@ -69,8 +69,7 @@ class MachineState:
 
     def to_dict(self) -> dict[str, float]:
         """What is known, as a JSON document; numbers to four digits behind the point."""
-        found = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: round(value, 4) for name, value in found if value is not None}
+        return _known(self)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> MachineState:
@@ -116,9 +115,13 @@ class SideState:
     slowed_frac: float | None = None
 
     def to_dict(self) -> dict[str, float]:
-        """What is known, as a JSON document."""
-        found = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return {name: round(value, 4) for name, value in found if value is not None}
+        """What is known, as a JSON document; numbers to four digits behind the point."""
+        return _known(self)
+
+
+def _known(state: MachineState | SideState) -> dict[str, float]:
+    found = ((f.name, getattr(state, f.name)) for f in fields(state))
+    return {name: round(value, 4) for name, value in found if value is not None}
 
 
 def side(states: Iterable[MachineState]) -> SideState | None:

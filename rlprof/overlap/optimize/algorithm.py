@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
@@ -311,7 +312,8 @@ class _Run:
                     results.append(result)
                     if result is not None:
                         both = [(self.graph, trials[0]), (candidate.graph, trial)]
-                        seen = watch(self.known, both, self.store.tried)
+                        alone = partial(self._log_failure, number, window, f"{candidate.name}, call by call")
+                        seen = watch(self.known, both, self.store.tried, alone)
                         self.known = self.known.having(seen)
                         told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
                         self._keep(key, "local", result, self.options.local, told)
@@ -352,11 +354,13 @@ class _Run:
         except RestoreError:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self.log.add(
-                "not measured", round=number, target=window.node, steps=candidate.name, reason=reason
-            )
+            self._log_failure(number, window, candidate.name, error)
             return None
+
+    def _log_failure(self, number: int, window: Window, name: str, error: Exception) -> None:
+        """Tell what a program raised in a trial."""
+        reason = f"{type(error).__name__}: {error}"
+        self.log.add("not measured", round=number, target=window.node, steps=name, reason=reason)
 
     def _log_compared(
         self,

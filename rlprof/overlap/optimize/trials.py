@@ -185,6 +185,7 @@ def watch(
     estimates: Estimates,
     trials: Sequence[tuple[CallGraph, object]],
     ran: Callable[[], None] = lambda: None,
+    failed: Callable[[Exception], None] = lambda _: None,
 ) -> Seen:
     """What the latest runs of trials tell; parts of a batch that were never seen alone are run serially once.
 
@@ -199,6 +200,8 @@ def watch(
         Complete graphs, and trials on a part of their work, each of which has run.
     ran : callable, optional
         Told of every further run.
+    failed : callable, optional
+        Told why one failed.
 
     Raises
     ------
@@ -221,7 +224,8 @@ def watch(
                 trial.serially()
             except RestoreError:
                 raise
-            except Exception:
+            except Exception as error:  # whatever the program raises
+                failed(error)
                 continue
             ran()
             lonely += alone(graph, trial.spans())

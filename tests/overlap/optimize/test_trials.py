@@ -115,6 +115,25 @@ def test_calls_that_are_alone_by_chance_are_not_taken(monkeypatch: pytest.Monkey
         assert not watch(Estimates().having(seen), [(graph, trial)]).alone
 
 
+def test_a_serial_run_that_fails_tells_why_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make(SPLITS)
+    graph = halves(program.graph)
+    here = SimulatedWorkload(program.graph, program.model)
+    with here.prepared(_whole(program.graph), [graph]) as (trial,):
+        trial.run()
+        broken = RuntimeError("out of memory")
+
+        def fails() -> None:
+            raise broken
+
+        monkeypatch.setattr(trial, "serially", fails)
+        failed: list[Exception] = []
+        seen = watch(Estimates(), [(graph, trial)], lambda: pytest.fail("it did not run"), failed.append)
+    assert failed == [broken]
+    assert not seen.alone
+    assert len(seen.together) == 1
+
+
 def test_a_node_of_which_a_part_is_split_has_no_size() -> None:
     """The loop is split, what comes before and after it is not."""
     graph = halves(make(SPLITS).graph)
