@@ -18,12 +18,14 @@ ANEW = "prefixes anew"  # `keep_prefix`
 EAGER = "steps not captured"  # `cuda_graph`
 NOT_COMPILED = "layers not compiled"  # `compile_policy`
 NOT_NICE = "simulators not nice"  # `simulator_nice`
+SHARED = "cores shared"  # `simulator_cores`
 #: Fields of the configuration whose levers they are without; `layers not compiled` is native alone.
 WITHOUT = {
     ANEW: "keep_prefix",
     EAGER: "cuda_graph",
     NOT_COMPILED: "compile_policy",
     NOT_NICE: "simulator_nice",
+    SHARED: "simulator_cores",
 }
 #: The optimised graph without resets ahead, where the others have them: what those gain by themselves.
 NOT_AHEAD = "resets not ahead"
@@ -285,8 +287,16 @@ class Turns:
 
     @contextmanager
     def lever_off(self, name: str) -> Iterator[None]:
-        """In the block the policy is without what an order is without."""
+        """In the block the policy, or the simulators, are without what an order is without."""
         lever, rollout = self.without.get(name), self.here.trainer.rollout
+        if lever == SHARED:
+            cores = self.here.trainer.env.cores
+            was, cores.places = cores.places, 0
+            try:
+                yield
+            finally:
+                cores.places = was
+            return
         fields = {ANEW: ("keeps_prefix", False), EAGER: ("captured", None), NOT_COMPILED: ("compiled", None)}
         if lever not in fields:
             yield

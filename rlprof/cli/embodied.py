@@ -205,6 +205,15 @@ def options(
             show_default="0",
         ),
     ] = None,
+    simulator_cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How many processes of all simulators do physics at a time, as of two in a graph; 0: all.",
+            show_default="0",
+        ),
+    ] = None,
     cuda_graph: Annotated[
         bool | None,
         typer.Option("--cuda-graph/--no-cuda-graph", help="Denoise steps run as CUDA graphs."),

@@ -14,6 +14,7 @@ from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, ne
 from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.sharing import sharing
+from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 from rlprof.workloads.embodied.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -25,8 +26,15 @@ _SIMULATORS = {
 }
 
 
-def make_simulator(config: Config) -> Simulator:
+def make_simulator(config: Config, cores: CoreTurns | None = None) -> Simulator:
     """Make the simulator, in this process or in processes of its own; the caller closes it.
+
+    Parameters
+    ----------
+    config : Config
+        Of the run.
+    cores : CoreTurns, optional
+        Places for the processes of all simulators of a run; see `core_turns`.
 
     Raises
     ------
@@ -45,7 +53,7 @@ def make_simulator(config: Config) -> Simulator:
         **({} if config.reward is None else {"reward": config.reward}),
     }
     if config.simulator == "libero":
-        return _libero(config, options)
+        return _libero(config, options, cores)
     module, name = _SIMULATORS[config.simulator]
     if config.simulator == "mujoco_warp":
         return _mujoco_warp(f"{module}:{name}", config, options)
@@ -58,6 +66,7 @@ def make_simulator(config: Config) -> Simulator:
             workers=min(config.workers, config.envs),
             timeout_s=config.timeout_s,
             nice=config.simulator_nice,
+            cores=cores,
             **options,
         )
     from importlib import import_module
@@ -66,7 +75,7 @@ def make_simulator(config: Config) -> Simulator:
     return made
 
 
-def _libero(config: Config, options: dict[str, Any]) -> Simulator:
+def _libero(config: Config, options: dict[str, Any], cores: CoreTurns | None) -> Simulator:
     """In processes of another Python, always: LIBERO wants an older MuJoCo."""
     from rlprof.workloads.embodied.simulators import libero_start
 
@@ -77,6 +86,7 @@ def _libero(config: Config, options: dict[str, Any]) -> Simulator:
         workers=min(max(config.workers, 1), config.envs),
         timeout_s=config.timeout_s,
         nice=config.simulator_nice,
+        cores=cores,
         **{k: v for k, v in chosen.items() if v is not None},
         **options,
     )
@@ -86,7 +96,7 @@ def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulato
     """All environments in one process, so that CUDA context and quota are the simulator's own."""
     from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 
-    chosen = {"substeps": config.substeps, "objects": config.objects}
+    chosen: dict[str, Any] = {"substeps": config.substeps, "objects": config.objects}
     return SimulatorProcesses(
         make,
         config.envs,
@@ -101,6 +111,13 @@ def _mujoco_warp(make: str, config: Config, options: dict[str, Any]) -> Simulato
         **{k: v for k, v in chosen.items() if v is not None},
         **options,
     )
+
+
+def core_turns(config: Config) -> CoreTurns | None:
+    """Places for the processes of all simulators of a run; None: no physics of theirs runs on the cores."""
+    if config.simulator == "mujoco_warp" or not config.own_processes:
+        return None
+    return CoreTurns(config.simulator_cores)
 
 
 def make_algorithm(config: Config) -> Algorithm:
@@ -144,7 +161,8 @@ def make_trainer(config: Config) -> Trainer:
     """
     check_devices(config)
     sharing(config)  # refuses shares and priorities that nothing can have
-    simulator = make_simulator(config)
+    cores = core_turns(config)
+    simulator = make_simulator(config, cores)
     try:
         size = config.policy_size
         if config.cuda_graph and not size.denoise_steps:
@@ -164,7 +182,7 @@ def make_trainer(config: Config) -> Trainer:
                 for device in config.actor_devices[1:]
             ],
         )
-        env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset)
+        env = EnvWorker(simulator, phases=config.phases, auto_reset=config.auto_reset, cores=cores)
         return Trainer(
             env,
             make_rollout_worker(config, simulator, actor),

@@ -77,6 +77,9 @@ class Config:
     simulator_nice : int
         How much nicer than this process the simulator's processes are, 0 to 19: they leave the cores to the
         threads that launch kernels and wait for them.
+    simulator_cores : int
+        How many processes of all simulators of a run do physics at a time, first come, first served; 0: all.
+        A graph may have two simulators at work, each with as many processes as there are cores.
     cuda_graph : bool
         Denoise steps run as CUDA graphs.
     compile_policy : bool
@@ -146,6 +149,7 @@ class Config:
     rollout_sm_percent: int | None = None
     simulator_low_priority: bool = False
     simulator_nice: int = 0
+    simulator_cores: int = 0
     cuda_graph: bool = False
     compile_policy: bool = False
     whole_answers: bool = False
@@ -217,6 +221,13 @@ class Config:
             raise ConfigurationError(
                 f"the simulator is in this process, and cannot be nicer than it by {self.simulator_nice}",
                 hint="leave --simulator-nice away, or give it processes with --workers",
+            )
+        if self.simulator_cores < 0:
+            raise ConfigurationError(f"{self.simulator_cores} cores", hint="give 0 for all, or a number")
+        if self.simulator_cores and (not self.own_processes or self.simulator == "mujoco_warp"):
+            raise ConfigurationError(
+                f"no processes of the simulator {self.simulator} do physics on the cores",
+                hint="leave --simulator-cores away, or give mujoco_arm processes with --workers",
             )
 
     def _check_prefix(self) -> None:

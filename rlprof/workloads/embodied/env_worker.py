@@ -14,6 +14,7 @@ from rlprof.workloads.embodied.contracts import (
     StepResult,
 )
 from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 
 #: Calls that a chunk is made of, and a simulator that has phases has.
 PHASES = ("physics", "reward", "render")
@@ -35,6 +36,8 @@ class EnvWorker:
         A chunk is carried out as physics, reward, reset and render, each a call of its own.
     auto_reset : bool
         The simulator begins new episodes by itself.
+    cores : CoreTurns, optional
+        Places of its processes: spare simulators, and others that take its place, have the same.
 
     Raises
     ------
@@ -42,7 +45,14 @@ class EnvWorker:
         If the simulator has no such phases.
     """
 
-    def __init__(self, simulator: Simulator, *, phases: bool = False, auto_reset: bool = False) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        *,
+        phases: bool = False,
+        auto_reset: bool = False,
+        cores: CoreTurns | None = None,
+    ) -> None:
         missing = [name for name in PHASES if not hasattr(simulator, name)]
         if phases and missing:
             raise ConfigurationError(
@@ -50,6 +60,7 @@ class EnvWorker:
                 hint="leave --phases away",
             )
         self.simulator, self.phases, self.auto_reset = simulator, phases, auto_reset
+        self.cores = cores
 
     @property
     def spec(self) -> SimulatorSpec:

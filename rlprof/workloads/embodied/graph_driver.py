@@ -192,7 +192,7 @@ class GraphFileDriver(LoopDriver):
         try:
             spares: list[Simulator] = []
             for _ in range(int(graph.facts.get("spares", 0))):
-                spares.append(make_simulator(config))
+                spares.append(make_simulator(config, trainer.env.cores))
                 self._stack.callback(spares[-1].close)
             if config.reset_ahead:
                 spares = [AheadSimulator(spare) for spare in spares]

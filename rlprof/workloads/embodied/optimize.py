@@ -169,11 +169,12 @@ def embodied(
 
         def made(key: int | tuple[tuple[str, Any], ...] | None) -> Simulator:
             changes = dict(key) if isinstance(key, tuple) else {"simulator_sm_percent": key}
-            return _ahead(make_simulator(replace(here.config, **changes)), config)
+            return _ahead(make_simulator(replace(here.config, **changes), trainer.env.cores), config)
 
         further = []
         for _ in range(spares):
-            further.append(Exchangeable(_ahead(make_simulator(config), config), made))
+            spare = make_simulator(config, trainer.env.cores)
+            further.append(Exchangeable(_ahead(spare, config), made))
             stack.callback(further[-1].close)
         simulator = Exchangeable(first_one, made, further)
         trainer.env.simulator = simulator

@@ -405,8 +405,8 @@ def test_a_process_that_dies_between_iterations_ends_the_run(
     spares: list[Any] = []
     iterate = runner.measured_iteration
 
-    def make(config: Config) -> Simulator:
-        spares.append(make_simulator(config))
+    def make(config: Config, *shared: Any) -> Simulator:
+        spares.append(make_simulator(config, *shared))
         found: Simulator = spares[-1]
         return found
 

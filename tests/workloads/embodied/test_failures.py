@@ -286,7 +286,7 @@ def test_devices_that_are_not_there_are_refused_before_anything_starts(
 ) -> None:
     from rlprof.workloads.embodied import build
 
-    def started(_: Config) -> None:
+    def started(*_: Any) -> None:
         pytest.fail("a simulator was started")
 
     monkeypatch.setattr(build, "make_simulator", started)

@@ -384,9 +384,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str, str]]:
     """LIBERO that is not there: an arm in its place, a given graph, recorded times; what ran in which way."""
     ran: list[tuple[bool, str, str]] = []
 
-    def make(config: Config) -> Any:
+    def make(config: Config, *shared: Any) -> Any:
         arm = replace(config, simulator="mujoco_arm", cameras=0, rendering=None, shadows=None)
-        made: Any = build.make_simulator_of(arm)
+        made: Any = build.make_simulator_of(arm, *shared)
         made.rendering = config.rendering or "egl"
         return made
 

@@ -27,6 +27,7 @@ from rlprof.workloads.embodied.errors import (
     SimulatorDiedError,
     SimulatorTimeoutError,
 )
+from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 from rlprof.workloads.embodied.simulators.libero import APART, EGL, EGL_ONE, RENDERINGS, check
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 from rlprof.workloads.embodied.simulators.rewards import SPARSE
@@ -58,6 +59,7 @@ def start(
     start_timeout_s: float = START_TIMEOUT_S,
     python: str | None = None,
     nice: int = 0,
+    cores: CoreTurns | None = None,
     seed: int = 0,
     chunk_steps: int = 5,
     episode_steps: int = 220,
@@ -89,6 +91,8 @@ def start(
         Python of an environment with LIBERO; by default that of ``RLPROF_LIBERO_PYTHON``, or this one.
     nice : int
         How much nicer than this process all of them are.
+    cores : CoreTurns, optional
+        Places for those that simulate; see `SimulatorProcesses`.
     seed, chunk_steps, episode_steps, group, tasks, cameras, image, shadows, every_action
         Of `rlprof.workloads.embodied.simulators.libero.Libero`; so are `reward`, `auto_reset`, `staggered`.
 
@@ -133,6 +137,7 @@ def start(
     }
     own: dict[str, Any] = {
         **common,
+        "cores": cores,
         "seed": seed,
         "episode_steps": episode_steps,
         "reward": reward,

@@ -39,6 +39,7 @@ from rlprof.workloads.embodied.errors import (
     SimulatorTimeoutError,
 )
 from rlprof.workloads.embodied.simulators import block as blocks
+from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
 
 #: Of a step's answer.
@@ -67,6 +68,8 @@ class SimulatorProcesses:
     nice : int
         How much nicer than this process they are, 0 to 19. They stay in its session, so that it counts also
         where Linux shares cores out between sessions first (``sched_autogroup_enabled``).
+    cores : CoreTurns, optional
+        Places that its processes share with those of other simulators: who has none waits with its physics.
     **options
         Further options of the simulator.
 
@@ -89,6 +92,7 @@ class SimulatorProcesses:
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
         nice: int = 0,
+        cores: CoreTurns | None = None,
         **options: Any,
     ) -> None:
         if not 1 <= workers <= envs:
@@ -103,11 +107,14 @@ class SimulatorProcesses:
         self._worker_of = np.arange(envs) % workers
         self._row_of = np.arange(envs) // workers
         around = surroundings(environment)
+        inherits = () if cores is None else (cores.descriptor,)
         try:
             for number in range(workers):
-                self._processes.append(ServedProcess(number, python or sys.executable, around))
-                mine = {**options, "envs": len(range(number, envs, workers)), "first": number}
-                self._processes[-1].send({"make": make, "nice": nice, "options": {**mine, "stride": workers}})
+                process = ServedProcess(number, python or sys.executable, around, inherits=inherits)
+                self._processes.append(process)
+                mine = {"envs": len(range(number, envs, workers)), "first": number, "stride": workers}
+                order = {"make": make, "nice": nice, "cores": inherits, "options": {**options, **mine}}
+                process.send(order)
             answers = self._answers(self._processes, "start", start_timeout_s)
             for process in self._processes:
                 process.share(SimulatorSpec(**answers[process.number]["spec"]))

@@ -29,6 +29,7 @@ import numpy as np
 from rlprof.errors import RlprofError
 from rlprof.workloads.embodied.contracts import Array, GlobalStep, Observation
 from rlprof.workloads.embodied.simulators import block as blocks
+from rlprof.workloads.embodied.simulators.core_turns import take_turns
 
 
 def main(descriptor: int) -> None:
@@ -42,6 +43,8 @@ def main(descriptor: int) -> None:
         try:
             module, name = order["make"].split(":")
             simulator = getattr(importlib.import_module(module), name)(**order["options"])
+            for cores in order["cores"]:
+                take_turns(simulator, cores, order["options"]["first"])
         except Exception as error:
             send(connection, described(error))
             return

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -46,10 +46,18 @@ class ServedProcess:
         Its whole environment.
     module : str
         What it runs: serves orders that come over the socket whose descriptor is its only argument.
+    inherits : sequence of int
+        Further descriptors that it has too, by the same numbers.
     """
 
     def __init__(
-        self, number: int, python: str, environment: Mapping[str, str], module: str = SIMULATOR
+        self,
+        number: int,
+        python: str,
+        environment: Mapping[str, str],
+        module: str = SIMULATOR,
+        *,
+        inherits: Sequence[int] = (),
     ) -> None:
         self.number = number
         self.words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
@@ -57,7 +65,7 @@ class ServedProcess:
         try:
             self.process = subprocess.Popen(
                 [python, "-m", module, str(other.fileno())],
-                pass_fds=[other.fileno()],
+                pass_fds=[other.fileno(), *inherits],
                 stdin=subprocess.DEVNULL,
                 stdout=self.words,
                 stderr=self.words,

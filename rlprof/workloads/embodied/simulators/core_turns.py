@@ -1,0 +1,95 @@
+"""Turns on the cores: of all processes of a run's simulators no more than so many compute at a time.
+
+Two simulators of as many processes as there are cores share every core while both compute: each takes twice
+as long, both end at about the same time, and the policy answers both one after the other while the cores
+have nothing to do. In turns the one that began first has them first, and its answer hides behind the other.
+
+Place k is a record lock on byte k of memory that all processes have, and process w of every simulator takes
+place w modulo their number: who waits for a place waits for one process, not for a whole simulator. The
+kernel gives the lock of a process that has ended, however it ends, to the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: The number of places lies before the bytes that are locked.
+_NUMBER = struct.Struct("=q")
+
+
+class CoreTurns:
+    """Places that the processes of several simulators share; of the driver.
+
+    Parameters
+    ----------
+    places : int
+        How many processes compute at a time; 0: all.
+
+    Attributes
+    ----------
+    descriptor : int
+        Of the memory; processes inherit it.
+    """
+
+    def __init__(self, places: int = 0) -> None:
+        self.descriptor = os.memfd_create("rlprof cores")
+        weakref.finalize(self, os.close, self.descriptor)
+        self.places = places
+
+    @property
+    def places(self) -> int:
+        """How many processes compute at a time; 0: all. A new number holds from their next chunk on."""
+        return _places(self.descriptor)
+
+    @places.setter
+    def places(self, number: int) -> None:
+        if number < 0:
+            raise ValueError(f"{number} places")
+        os.pwrite(self.descriptor, _NUMBER.pack(number), 0)
+
+
+def take_turns(simulator: Any, descriptor: int, number: int) -> None:
+    """Let a simulator of this process wait for its place before it computes.
+
+    Parameters
+    ----------
+    simulator : Simulator
+        Its `physics` takes turns; drawing and rewards do not: they wait for a GPU, or are short.
+    descriptor : int
+        Of `CoreTurns`.
+    number : int
+        Of this process among those of its simulator.
+    """
+    physics = simulator.physics
+
+    def in_turn(*args: Any, **kwargs: Any) -> None:
+        with turn(descriptor, number):
+            physics(*args, **kwargs)
+
+    simulator.physics = in_turn
+
+
+@contextmanager
+def turn(descriptor: int, number: int) -> Iterator[None]:
+    """In the block this process has its place, if there are places at all."""
+    places = _places(descriptor)
+    if not places:
+        yield
+        return
+    at = _NUMBER.size + number % places
+    fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, at)
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, at)
+
+
+def _places(descriptor: int) -> int:
+    found: int = _NUMBER.unpack(os.pread(descriptor, _NUMBER.size, 0))[0]
+    return found
