@@ -17,7 +17,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied import checkpoint, metrics, record, runner
 from rlprof.workloads.embodied.actor import Actor
 from rlprof.workloads.embodied.build import check_devices
-from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.errors import (
     ConfigurationError,
