@@ -209,9 +209,9 @@ def cause(frame: pl.DataFrame, workload: str) -> str:
     return set_up(rows[-1]) + withdrawn(frame, workload)
 
 
-def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
+def cause_of_halves(alone: pl.DataFrame, workload: str) -> str:
     """Say what splitting the batch into two groups costs, from parts that were measured alone."""
-    parts = by_workload(alone).get((simulator, False), {})
+    parts = by_workload(alone).get((workload, False), {})
     serial, halves = parts.get("serial"), parts.get("two groups, overlapped")
     if serial is None or halves is None:
         return "what two groups cost was not measured"
@@ -254,7 +254,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         # what the gain is over: the fastest of another run may be another one
         best = (best_schedule(table, workload, most["file"]) if most else None) or best
         ours = best["variant"].replace("native", "colocated")
-        halves = cause_of_halves(tables["alone"], simulator_of(workload)) + withdrawn(frame, workload)
+        halves = cause_of_halves(tables["alone"], workload) + withdrawn(frame, workload)
         x = f"H100, {name}, {paper_name(workload)}"
         printed, variant = paper.value("fig11", series, x), called(most) if most else "none ran"
         used.add((series, x))

@@ -199,6 +199,8 @@ def test_another_set_up_is_no_reference(tmp_path: Path) -> None:
 def test_a_set_up_is_the_configuration_but_for_the_daemon() -> None:
     one = {"simulator": "mujoco_warp", "envs": 80, "rewards": None}
     assert setup_of(one) == setup_of({"envs": 80, "simulator": "mujoco_warp", "simulator_sm_percent": 50})
+    assert setup_of(one) == setup_of(one | {"simulator_cores": 0})  # stored before there were turns on cores
+    assert setup_of(one) != setup_of(one | {"simulator_cores": 16})
     assert setup_of(one) != setup_of(one | {"envs": 16})
 
 
