@@ -90,6 +90,19 @@ def test_reasons_are_computed_from_readings_and_calls(tmp_path: Path) -> None:
     assert causes.measured(found, "mujoco_warp", mps=False) == ""
 
 
+def test_cores_are_named_where_they_bind(tmp_path: Path) -> None:
+    for seconds, binds in ((9.0, True), (6.0, False)):  # drawing and SM time: 7 s
+        document = profiled()
+        document["bound"]["any graph"]["limits"].append({"name": "cores", "least_s": seconds})
+        there = made.checkout(tmp_path / str(binds), optimize_libero=document)
+        timelines = {"result": "optimize_libero.json", "timelines": {"before": BEFORE, "after": AFTER}}
+        made.write(there / "benchmarks/results/gpu/timelines_libero.json", timelines)
+        found = obtain(reasons.study("h200", 0, there), tmp_path / f"{binds} out").table.frame
+        told = causes.measured(found, "libero", mps=False)
+        assert ("1.11 by cores, whatever the graph" in told) == binds
+        assert ("two simulators at once want the same cores" in told) == binds
+
+
 def test_a_limit_that_another_run_would_need_is_not_made_up(tmp_path: Path) -> None:
     document = profiled()
     del document["steps"]["native_profile"]["gpu_utilization_readings"]

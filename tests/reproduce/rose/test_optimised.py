@@ -402,6 +402,16 @@ def test_todays_schedules_are_compared_with_as_they_are_drawn_best(tmp_path: Pat
     assert (found["variant"], found["over_best"]) == ("optimised", pytest.approx(1.25))
 
 
+def test_what_halves_cost_is_told_by_whole_iterations_where_nothing_else_is_known(tmp_path: Path) -> None:
+    variants = (("native", 100.0, 0.4), ("colocated-pipe", 72.0, 0.3), ("optimised", 130.0, 0.5))
+    there = made.checkout(tmp_path, a=made.optimised(variants=variants))
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    table = schedules.by_variant(frame)
+    told = schedules.cause_of_halves(frame.head(0), "libero", table)
+    assert told == "two groups, colocated-pipe, change the throughput of colocated by -28 % in a"
+    assert "was not measured" in schedules.cause_of_halves(frame.head(0), "mujoco_warp", table)
+
+
 def test_workloads_with_other_chunks_are_not_taken_together(tmp_path: Path) -> None:
     five = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 130.0, 0.5)))
     ten = made.optimised(variants=(("native", 200.0, 0.5), ("optimised", 300.0, 0.7)))
