@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: What a document of `rlprof quota` has.
 MARKS = {"mechanism", "branches", "alone", "together", "search"}
 ALL_PERCENT = 100
+#: Levels whose times are as near to the least one, as a share of it, are told: rounds scatter as much.
+NEAR = 0.03
 
 
 def tunings(document: Any, path: str = "") -> Iterator[tuple[str, Document]]:
@@ -233,6 +235,10 @@ def cause(frame: pl.DataFrame) -> str:
         f" (Table 1, 2.661 of 7.192 s); levels measured: {levels}, on {where}; {what} (column"
         " branches of the raw table) here, pi0.5 and ManiSkill there"
     )
+    times = sweep(frame)
+    if (least := best(times)) is not None:
+        near = times.filter(pl.col("seconds") <= (1 + NEAR) * least["seconds"])["percent"]
+        text += f"; within {100 * NEAR:.0f} % of the least time: {', '.join(f'{p:.0f}' for p in near)} %"
     ended = dict.fromkeys(reason for reason in shown["reason"] if reason)
     return "; ".join([text, *(f"the search says: {reason}" for reason in ended)])
 
