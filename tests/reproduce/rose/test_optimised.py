@@ -278,6 +278,66 @@ def test_searching_a_quota_is_told_apart(tmp_path: Path) -> None:
     assert spent.filter(pl.col("run") == "mujoco_warp, MPS")["seconds"].sum() == 380.0
 
 
+def rollout_quota(**quotas: Any) -> dict[str, Any]:
+    """A document as `benchmarks.gpu.rollout_quota` writes it."""
+    document = made.run("mujoco_warp", mps=True) | {"command": "rollout_quota"}
+    seconds = {"build": 35.0, "levels": 0.4, "alone": 7.0, "pair": 8.1, "sweep_52": 60.0, "fine_76_72": 47.0}
+    document["steps"] = {name: {"ok": True, "seconds": taken} for name, taken in seconds.items()}
+    trials = [{"setting": p, "amount": p, "time_s": t, "runs": 4} for p, t in ((100, 1.3), (76, 1.1))]
+    document["quotas"] = {
+        "pair": {"earlier": "rollout", "later": "simulator", "earlier_ready_s": 0.5, "later_ready_s": 1.3},
+        "quotas": {"rollout": 76},
+        "reason": "76 % takes 15.4 % less than all SMs",
+        "search": {"trials": trials},
+        "sweep": trials,
+        **quotas,
+    }
+    return document
+
+
+def test_a_quota_search_by_itself_has_its_seconds_and_no_others(tmp_path: Path) -> None:
+    frame = rows(overhead, tmp_path, graph=made.optimised("mujoco_warp", mps=True), quota=rollout_quota())
+    compared = overhead.compare({"overhead": frame}, PAPER)
+    found = {c.quantity: c for c in compared}
+    assert len(found) == len(compared)
+    alone = found["mujoco_warp, MPS, a quota by itself: quota search, apart"]
+    assert alone.ours == pytest.approx(0.4 + 8.1 + 60 + 47)
+    assert isinstance(alone.paper, Unavailable)
+    assert "by itself, not within that of a graph: 2 levels, without a complete iteration" in alone.cause
+    assert "building the program took 35 s, apart" in alone.cause
+    assert "rounds accepted" not in alone.cause
+    assert sum("a quota by itself" in name for name in found) == 1
+    assert found["mujoco_warp, MPS: net overhead"].ours == 100.0
+    assert "mujoco_warp, MPS: quota search, apart" not in found  # it had none
+    spent = overhead.spent_rows(frame, PAPER)
+    assert isinstance(spent, pl.DataFrame)
+    mine = spent.filter(pl.col("run") == "mujoco_warp, MPS, a quota by itself")
+    assert mine.select("what", "seconds").rows() == [("quota search", pytest.approx(115.5))]
+    table = overhead.shares(frame)
+    assert isinstance(table, pl.DataFrame)
+    assert dict(table.select("file", "of_own_run").iter_rows())["quota.json"] is None
+
+
+def test_a_quota_search_that_is_the_only_result_is_told_too(tmp_path: Path) -> None:
+    frame = rows(overhead, tmp_path, quota=rollout_quota())
+    (found,) = overhead.compare({"overhead": frame}, PAPER)
+    assert found.ours == pytest.approx(115.5)
+
+
+def test_where_the_rollout_did_not_wait_there_was_no_search(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, quota=rollout_quota(search=None, quotas={}))
+    assert not overhead.study("h200", 0, there).cases
+
+
+def test_quotas_that_were_compared_by_other_chunks_say_so(tmp_path: Path) -> None:
+    for form, told in (({}, True), ({"compared_by": "seconds of the mean chunk"}, False)):
+        frame = rows(quota, tmp_path / str(told), a=rollout_quota(**form))
+        least, *_ = made.told(quota.compare_sweep({"quota": frame}, PAPER))
+        assert least.ours == 76
+        assert "76 % takes 15.4 % less" in least.cause
+        assert ("medians over unequal chunks of an episode" in least.cause) == told
+
+
 def test_runs_of_one_simulator_are_told_apart(tmp_path: Path) -> None:
     frame = rows(overhead, tmp_path, first=made.optimised(), second=made.optimised())
     names = [c.quantity for c in overhead.compare({"overhead": frame}, PAPER)]
