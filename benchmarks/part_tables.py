@@ -109,24 +109,21 @@ def rollout_quota_table(result: dict[str, Any]) -> str:
     out = [
         f"{machine_line(result)}, {c['simulator']} (substeps {c['substeps']}, objects {c['objects']}):"
         f" {c['policy']}, {c['envs']} environments, chunks of {c['chunk_steps']} actions, under an MPS"
-        " daemon. Seconds until an answer and a chunk at the same time are both ready.",
+        " daemon. Seconds until an answer and a chunk at the same time are both ready, for the mean chunk of an"
+        " episode (`benchmarks.gpu.quota_rounds`).",
         "",
-        "| quota of the rollout | SMs | rounds | both ready s: median (min..max) | less than with all SMs"
-        " | rollout ready s | simulator ready s |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
+        "| quota of the rollout | SMs | rounds with each chunk | both ready s | less than with all SMs"
+        " | the same, median of rounds with equal chunks | rollout ready s | simulator ready s |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    whole = max(result["rounds"], key=lambda r: r["percent"])["percent"]
-    times: dict[int, list[float]] = {}
-    for one in result["rounds"]:
-        if not one["warm_up"]:
-            times.setdefault(one["percent"], []).append(one["time_s"])
-    for percent in sorted(times, reverse=True):
-        each, told = times[percent], result["summary"][f"{percent} %"]
-        less = 1 - statistics.median(each) / statistics.median(times[whole])
+    chunks = sorted({int(c) for told in result["summary"].values() for c in told["chunks"]})
+    levels = sorted(result["summary"].items(), key=lambda item: -item[1]["sms"])
+    for level, told in levels:
+        rounds = [told["chunks"].get(str(c), {"rounds": 0})["rounds"] for c in chunks]
+        shares = [1 - told[name] for name in ("over_all_sms", "median_round_over_all_sms")]
         cells = [
-            *(f"{percent} %", str(told["sms"]), str(len(each))),
-            f"{statistics.median(each):.3f} ({min(each):.3f}..{max(each):.3f})",
-            "" if percent == whole else f"{100 * less:.1f} %",
+            *(level, str(told["sms"]), " + ".join(map(str, rounds)), f"{told['time_s']:.3f}"),
+            *("" if told["over_all_sms"] == 1 else f"{100 * less:.1f} %" for less in shares),
             *(f"{told[f'{who}_ready_s']:.3f}" for who in ("rollout", "simulator")),
         ]
         out.append(f"| {' | '.join(cells)} |")

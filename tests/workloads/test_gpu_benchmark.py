@@ -231,8 +231,10 @@ def test_tables_of_parts_are_those_of_their_results() -> None:
     levels = {x.split(" | ")[0]: x.split(" | ") for x in rollout_quota_table(quota).splitlines()}
     best = quota["quotas"]["quotas"]["rollout"]
     told = quota["summary"][f"{best} %"]
-    assert levels[f"| {best} %"][1:3] == [str(told["sms"]), str(told["rounds"])]
-    assert levels[f"| {best} %"][3].startswith(f"{told['time_s']:.3f} (")
+    rounds = [str(told["chunks"][str(c)]["rounds"]) for c in range(3)]
+    assert sum(map(int, rounds)) == told["rounds"]
+    assert levels[f"| {best} %"][1:4] == [str(told["sms"]), " + ".join(rounds), f"{told['time_s']:.3f}"]
+    assert levels["| 100 %"][4:6] == ["", ""]
     assert f"Decision of Algorithm 2: {best} % takes {levels[f'| {best} %'][4]}" in rollout_quota_table(quota)
 
 
