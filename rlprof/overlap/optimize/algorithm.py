@@ -191,7 +191,7 @@ class _Run:
             try:
                 accepted = self._accept(number, items)
             except (_Spent, KeyboardInterrupt):
-                if self._validation is not None:  # of a combination that was not accepted: another had to wait
+                if self._validation is not None:  # of a combination that was not accepted
                     self.rounds.append(Round(profile, before, self.graph, self._validation))
                 raise
             self.rounds.append(Round(profile, before, self.graph, self._validation))

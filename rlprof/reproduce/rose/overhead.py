@@ -17,6 +17,7 @@ from rlprof.reproduce.rose.results import (
     outcome,
     set_up,
 )
+from rlprof.reproduce.rose.rounds import rounds_not_accepted
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -44,6 +45,7 @@ def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
         {
             **facts(file, document),
             **outcome(document),
+            "not_accepted": rounds_not_accepted(document),
             "stopped": found.get("stopped"),
             "iteration_s": _iteration_s(found),
             **{name: spent.get(name) for name in ("total_s", "retained_training_s", "net_s", "gain_s")},
@@ -177,6 +179,8 @@ def _compared(label: str, row: Mapping[str, Any], paper: Paper, name: str, why: 
 def _cause(row: Mapping[str, Any]) -> str:
     """What differs, and what the optimiser found."""
     text = f"{set_up(row)}; {row['accepted']} of {row['rounds']} rounds accepted, {row['ended']}"
+    if row["not_accepted"] and row["not_accepted"] not in str(row["ended"]):
+        text += f"; {row['not_accepted']}"
     if row["iteration_s"] is not None:
         text += f"; an iteration takes {row['iteration_s']:.3g} s here, {PAPER_ITERATION_S:.0f} s there"
     paid = row["paid_back_after_iterations"]
