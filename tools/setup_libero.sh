@@ -4,7 +4,7 @@
 # Usage: setup_libero.sh VENV [PYTHON]     PYTHON: 3.11 to 3.13, by default python3
 # Then:  RLPROF_LIBERO_PYTHON=VENV/bin/python rlprof run embodied --simulator libero ...
 set -euo pipefail
-[ $# -ge 1 ] && [ "${1#-}" = "$1" ] || { sed -n 2,6p "$0"; exit 2; }
+[ $# -ge 1 ] && [ "${1#-}" = "$1" ] || { sed -n 2,5p "$0"; exit 2; }
 venv=$1 python=${2:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
 list=$here/libero-requirements.txt

@@ -57,7 +57,7 @@ def optimization_html(result: Mapping[str, Any]) -> str:
     )
     drawing = f"<script>{script_bundle()}</script>\n" if specs else ""
     what = esc(title_of(result), 120)
-    about = " · ".join(esc(str(told), 200) for told in (result["facts"].get("date"), result["ended"]) if told)
+    about = " · ".join(esc(str(told)) for told in (result["facts"].get("date"), result["ended"]) if told)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -217,6 +217,10 @@ def _states(result: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
                 yield f"{kind}, {side}", state
         for state in _flat(entry.get("state"), inside.get("state") if isinstance(inside, Mapping) else None):
             yield kind, state
+    for name, order in (result["orders"] or {}).items():
+        for turn in order["turns"]:
+            for state in _flat(turn["gpu"]):
+                yield f"iterations, {name}", state
     quota = result["quota"]
     for trial in trials_of(quota) if isinstance(quota, Mapping) else ():
         for state in _flat(trial.get("state")):

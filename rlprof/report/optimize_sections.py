@@ -9,12 +9,16 @@ from typing import Any
 from rlprof.overlap.optimize.log import text
 from rlprof.report import optimize_activity as active
 from rlprof.report import optimize_charts as charts
+from rlprof.report import optimize_orders as orders
 from rlprof.report import optimize_quota as quota
 from rlprof.report import optimize_tables as tables
 from rlprof.report.cells import Item, Lines, Section
-from rlprof.report.optimize_stored import whole
+from rlprof.report.optimize_stored import BY_HAND, whole
 from rlprof.report.text import duration, percent
 from rlprof.unavailable import Unavailable
+
+#: Sections of what only a search makes.
+OF_A_SEARCH = ("levers", "windows", "tried", "quotas", "estimates")
 
 
 def title_of(result: Mapping[str, Any]) -> str:
@@ -49,6 +53,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
     total = result["total"]
+    if result["by_hand"]:
+        return _gain_by_hand(result)
     if not result["steps"]:
         if result["stopped"]:
             return "no gain so far", "it was stopped before an overlap was accepted; the native order is kept"
@@ -66,6 +72,21 @@ def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
     return f"{ratio:.3f} ×", f"{total['decision']}; {tables.gain_text(total)} an iteration"
 
 
+def _gain_by_hand(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Gain of a graph by hand over the best order without a graph that ran in turn with it."""
+    best = orders.best_baseline(result["orders"])
+    if best is None:
+        return "gain not known", "no baseline ran beside the graph by hand"
+    reference, own = result["orders"][best], result["orders"][BY_HAND]
+    ratio, low, high = orders.gain_over(reference, own)
+    counts = f"medians of {len(reference['turns'])} and {len(own['turns'])} counted iterations"
+    by = f"{low:.3f} to {high:.3f} by its slowest and fastest"
+    return (
+        f"{ratio:.3f} ×",
+        f"by hand over {best}, the best baseline: by {counts}, {by}; not compared in pairs",
+    )
+
+
 def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Section]:
     """Return the sections by name, in their order.
 
@@ -77,18 +98,31 @@ def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Sectio
         Of wide charts, in pixels.
     """
     result = whole(result)
-    return {name: make(result, width) for name, make in _SECTIONS.items()}
+    return {name: _made(result, name, width) for name in _SECTIONS}
 
 
 def section(result: Mapping[str, Any], name: str, *, width: Any = 800) -> Section:
     """Return one of the sections; see `sections`."""
-    return _SECTIONS[name](whole(result), width)
+    return _made(whole(result), name, width)
+
+
+def _made(result: Mapping[str, Any], name: str, width: Any) -> Section:
+    """A section; of what only a search makes, where there was none, that alone."""
+    made = _SECTIONS[name](result, width)
+    searched = result["searched"] or name not in OF_A_SEARCH or (name == "quotas" and result["quota"])
+    return made if searched else Section(made.title, "", [Unavailable(str(result["ended"]))])
 
 
 def _graph(result: Mapping[str, Any], _width: Any) -> Section:
     steps = tuple(map(str, result["steps"]))
-    items: list[Item] = [Lines(steps) if steps else Unavailable("none: the native order is kept")]
-    return Section("The graph", "Steps from the native order to the one that is kept.", items)
+    lead = "Steps from the native order to the one that is kept."
+    if not result["by_hand"]:
+        items: list[Item] = [Lines(steps) if steps else Unavailable("none: the native order is kept")]
+        return Section("The graph", lead, items)
+    placed = result["orders"][BY_HAND]["placement"] or "not stored"
+    missing = Unavailable(f"no graph by hand that is of this result lies beside it; its placement: {placed}")
+    items = [Lines(steps) if steps else missing]
+    return Section("The graph", "By hand: steps from the native order. No search selected it.", items)
 
 
 def _activity(result: Mapping[str, Any], width: Any) -> Section:
@@ -109,9 +143,10 @@ def _gains(result: Mapping[str, Any], width: Any) -> Section:
     figure = charts.pair_figure(result, width)
     if figure is not None:
         items.append(figure)
-    counted = tables.counted_table(result)
-    if counted is not None:
-        items.append(counted)
+    further = [tables.counted_table(result)]
+    if result["orders"]:
+        further = [orders.order_table(result), orders.bound_table(result)]
+    items += [table for table in further if table is not None]
     return Section("Gain with its spread", "Complete iterations in turn, each of which is training.", items)
 
 

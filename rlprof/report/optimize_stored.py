@@ -10,13 +10,16 @@ from statistics import median
 from typing import Any
 
 from rlprof.errors import RlprofError, UnreadableError
+from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.result import FORMAT, VERSION
+from rlprof.report.optimize_orders import orders_of
 
 RESULT = "result.json"
 #: What a result of any version has; what else there is may lack.
 NEEDED = ("steps", "ended", "total", "rounds", "overhead")
 #: Variants of the GPU benchmark that are the native order and the selected one.
 VARIANTS = {"before": "native", "after": "optimised"}
+BY_HAND = "by hand"
 
 
 def parsed(text: str) -> Any:
@@ -64,7 +67,20 @@ def read_result(path: Path | str) -> dict[str, Any]:
         raise UnreadableError(error.what, where=path, hint=error.hint or hint) from None
     if result["timelines"] is None:
         result |= _timelines_beside(path)
+    if result["by_hand"] and not result["steps"]:
+        result["steps"] = _steps_beside(path, found)
     return result
+
+
+def _steps_beside(path: Path, document: Mapping[str, Any]) -> list[str]:
+    """Steps of a benchmark's graph by hand, which lies beside its result; none where it is not of it."""
+    name = str((document.get("argv") or {}).get("name") or "")
+    try:
+        graph = GraphFile.read(path.with_name(f"by_hand{name}.json"))
+        native = document["steps"]["build_and_record"]["native"]
+    except (RlprofError, LookupError, TypeError, ValueError):
+        return []
+    return [str(step) for step in graph.steps] if graph.native_hash == native else []
 
 
 def _timelines_beside(path: Path) -> dict[str, Any]:
@@ -121,6 +137,10 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     found["sm_activity"] = {"before": None, "after": None, **(found.get("sm_activity") or {})}
     for name in ("timelines", "over_time", "decisions", "levers", "batch_times", "interference", "quota"):
         found.setdefault(name, None)
+    for name in ("orders", "bound"):
+        found.setdefault(name, None)
+    found.setdefault("searched", True)
+    found.setdefault("by_hand", False)
     found["iterations"] = list(found.get("iterations") or ())
     found.setdefault("counted", {})
     found.setdefault("timelines_are", None)
@@ -129,19 +149,31 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _why(document: object) -> str:
     """What a document is instead, where that can be told."""
-    if isinstance(document, Mapping) and document.get("command") == "optimize":
-        return ": it is of a benchmark in which no graph was searched or given"
-    return ""
+    if not isinstance(document, Mapping) or document.get("command") not in ("optimize", "run"):
+        return ""
+    ran = [name for name, order in orders_of(document).items() if not order["withdrawn"]]
+    withdrawn = (document.get("withdrawn") or {}).get(BY_HAND)
+    return (
+        ": it is of a benchmark in which no graph was searched or given, and none by hand"
+        + (f" counts: {withdrawn}" if withdrawn else " ran")
+        + (f"; it has complete iterations of {', '.join(ran)} alone" if ran else "")
+    )
 
 
 def _of_benchmark(document: Mapping[str, Any]) -> dict[str, Any]:
     """The optimisation inside of a document of the GPU benchmark, with what is stored beside it."""
     inside = document.get("optimisation")
     by_order = {name: _counted(document, variant) for name, variant in VARIANTS.items()}
+    by_hand = _counted(document, BY_HAND)
     if isinstance(inside, Mapping) and inside.get("format") == FORMAT:
         found = dict(inside)
     elif isinstance(document.get("given"), Mapping) and by_order["after"]:
-        found = _given(document["given"], by_order)
+        steps = list(document["given"].get("steps") or ())
+        found = _unsearched("the graph was given, so nothing was searched", steps, by_order)
+    elif document.get("command") == "optimize" and inside is None and by_hand:
+        by_order["after"] = by_hand
+        found = _unsearched("the graph was made by hand, so nothing was searched", [], by_order)
+        found["by_hand"] = True
     else:
         return {}
     facts = dict(found.get("facts") or {})
@@ -152,17 +184,19 @@ def _of_benchmark(document: Mapping[str, Any]) -> dict[str, Any]:
         found["quota"] = document.get("quotas")
     found.setdefault("over_time", {name: _course(rows) for name, rows in by_order.items()})
     found["counted"] = {name: [r["wall_s"] for r in rows] for name, rows in by_order.items() if rows}
+    found["orders"], found["bound"] = orders_of(document), document.get("bound")
     return found
 
 
-def _given(graph: Mapping[str, Any], by_order: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """A result without a search, of a graph that the benchmark was given."""
+def _unsearched(why: str, steps: list[str], by_order: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A result without a search, of a graph that the benchmark was given, or had by hand."""
     shares = {name: [r["sm_activity"] for r in of if r.get("sm_activity")] for name, of in by_order.items()}
     return {
         "format": FORMAT,
         "version": VERSION,
-        "steps": list(graph.get("steps") or ()),
-        "ended": "the graph was given, so nothing was searched",
+        "steps": steps,
+        "ended": why,
+        "searched": False,
         "total": None,
         "rounds": [],
         "overhead": {},

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlprof.errors import RlprofError, UnreadableError
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.steps import Step
 from rlprof.report.optimize import optimization_html
-from rlprof.report.optimize_sections import headline
+from rlprof.report.optimize_sections import headline, section
 from rlprof.report.optimize_stored import read_result, whole
 from tests.conftest import ROOT
 
@@ -103,9 +109,116 @@ def test_the_searches_that_are_kept_are_small_and_can_be_read() -> None:
         assert found["timelines"]["before"]
 
 
-def test_a_benchmark_without_a_search_is_refused() -> None:
-    with pytest.raises(RlprofError, match="no graph was searched or given"):
-        read_result(RESULTS / "gpu" / "optimize_mujoco_warp_mps.json")
+NATIVE_GRAPH = "f" * 64
+HAND_STEPS = [
+    Step("split_temporal", "iteration/epoch", (("groups", 2),)),
+    Step("interleave", "iteration/epoch"),
+]
+
+
+def turn(order: str, wall_s: float, active: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "variant": order, "wall_s": wall_s, "sm_activity": active, "warm_up": False, "short": False,
+        "semantic_differences": [], "gpu": {"sm_clock_mhz": 1980.0}, **more,
+    }  # fmt: skip
+
+
+def by_hand(**more: Any) -> dict[str, Any]:
+    """A document of `benchmarks.gpu.optimize` that searched nothing, small."""
+    equal = {"iterations": 3, "equality": "semantic record", "holds": True, "weights_rel": 1.5e-05}
+    return {
+        "command": "optimize", "config": {"policy": "pi0", "simulator": "libero", "device": "cuda:0"},
+        "argv": {"name": "_small"}, "machine": {"date": "2026-11-30", "gpu": "NVIDIA H200", "cores": 16},
+        "steps": {"build_and_record": {"native": NATIVE_GRAPH}},
+        "iterations": [
+            turn("by hand", 9.9, 0.1, warm_up=True), turn("native", 8.0, 0.3), turn("hybrid", 7.5, 0.3),
+            turn("by hand", 5.0, 0.5), turn("by hand, cores shared", 5.5, None), turn("native", 7.0, 0.3),
+            turn("by hand", 6.0, 0.4), turn("native", 6.0, 0.3), turn("by hand", 4.0, 0.6),
+        ],
+        "bound": {"any graph": {"least_s": 3.5, "binding": "cores"}},
+        "summary": {
+            "native": {}, "by hand": {"against_native": equal, "share_of_bound": {"any graph": 0.7}},
+            "by hand, cores shared": {"against_native": equal | {"holds": False}},
+        },
+        **more,
+    }  # fmt: skip
+
+
+def stored(folder: Path, document: Mapping[str, Any]) -> Path:
+    path = folder / "optimize_libero_small.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_benchmark_of_a_graph_by_hand_tells_what_it_measured(tmp_path: Path) -> None:
+    result = read_result(stored(tmp_path, by_hand()))
+    (gain, what), (share, _), *more = headline(result)
+    assert gain == "1.400 ×"  # medians: 7 and 5 s
+    assert "over native, the best baseline: by medians of 3 and 3 counted iterations" in what
+    assert "1.167 to 1.750 by its slowest and fastest; not compared in pairs" in what
+    assert (share, more) == ("50 %", [])
+    text = repr(section(result, "gain").items[1])
+    assert re.search(r"^native, the best baseline +3 +7 s +6 s to 8 s +30\.0 % +–", text, re.MULTILINE)
+    assert re.search(r"^hybrid +1 +7\.5 s .* 0\.933 × \(once\) +0 differences of the sem", text, re.MULTILINE)
+    assert re.search(
+        r"^by hand +3 +5 s +4 s to 6 s +50\.0 % +1\.400 × \(1\.167 to 1\.750\)", text, re.MULTILINE
+    )
+    assert "  equal to native training by semantic record (3 iterations, weights differ by 1.5e-05" in text
+    assert re.search(
+        r"^by hand, cores shared +1 .* – +1\.273 × \(once\) +NOT equal to native", text, re.MULTILINE
+    )
+    bounds = repr(section(result, "gain").items[2])
+    assert re.search(r"^any graph +3\.5 s +– +cores +by hand 70 %$", bounds, re.MULTILINE)
+
+
+def test_its_page_says_what_it_has_not(tmp_path: Path) -> None:
+    page = optimization_html(read_result(stored(tmp_path, by_hand())))
+    why = "he graph was made by hand, so nothing was searched"
+    for name in ("Levers", "Windows", "What was tried", "Quotas", "Estimates"):
+        assert re.search(f'<h2>{name}</h2>\n<p class="none">T{why}', page), name
+    assert f"Not known: t{why}" in page
+    assert "The calls of the iterations are not stored in this result" in page
+    assert "the native order is kept" not in page
+    assert "NVIDIA H200" in page
+    assert "iterations, by hand, cores shared" in page  # clocks of each order
+
+
+def test_steps_by_hand_are_told_if_they_lie_beside_and_are_of_that_program(tmp_path: Path) -> None:
+    path = stored(tmp_path, by_hand())
+    assert "no graph by hand that is of this result" in repr(section(read_result(path), "graph").items[0])
+    graph = GraphFile("iteration", tuple(HAND_STEPS), "another program", "graph")
+    graph.write(tmp_path / "by_hand_small.json")
+    assert read_result(path)["steps"] == []
+    replace(graph, native_hash=NATIVE_GRAPH).write(tmp_path / "by_hand_small.json")
+    assert read_result(path)["steps"] == [str(step) for step in HAND_STEPS]
+    (tmp_path / "by_hand_small.json").write_text("{")
+    assert read_result(path)["steps"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (by_hand(iterations=[turn("native", 8.0, 0.3), turn("hybrid", 7.0, 0.3)]),
+         "none by hand ran; it has complete iterations of native, hybrid alone"),
+        (by_hand(command="run", iterations=[turn("colocated", 8.0, 0.3)]), "iterations of colocated"),
+        (by_hand(iterations=[]), "no graph was searched or given, and none by hand ran"),
+        (by_hand(withdrawn={"by hand": "images of another scene"}), "none by hand counts: images of another"),
+    ],
+)  # fmt: skip
+def test_a_benchmark_of_native_schedules_alone_is_refused_in_one_line(
+    document: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnreadableError, match=said) as caught:
+        read_result(stored(tmp_path, document))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["optimize_mujoco_warp_mps", "optimize_mujoco_warp_off"])
+def test_results_by_hand_that_are_kept_can_be_shown(name: str) -> None:
+    path = RESULTS / "gpu" / f"{name}.json"
+    summary = json.loads(path.read_text())["summary"]["by hand"]
+    (gain, _), *_ = headline(read_result(path))
+    assert float(gain.split()[0]) == pytest.approx(summary["speedup_over_best_baseline"], abs=2e-3)
 
 
 def test_a_benchmark_of_a_given_graph_tells_what_it_measured() -> None:

@@ -21,7 +21,7 @@ from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import SEARCH
 from rlprof.overlap.optimize.decisions import log_session
-from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.log import DecisionLog, not_accepted
 from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
@@ -100,6 +100,7 @@ class _Run:
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
         self._cut = False  # the budget ended a comparison before it was decided
+        self._validation: PairedComparison | None = None  # the latest one of the round
         self._derived: dict[str, Known] = {}
 
     def run(self) -> Optimization:
@@ -131,6 +132,8 @@ class _Run:
             if not interrupted(error):
                 raise
             ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
+        if stopped and (last := self._not_accepted()):
+            ended += f"; {last}"
         self.log.add(
             "ended", reason=ended, stopped=stopped, graph=self.graph.hash, steps=[str(s) for s in self.steps]
         )
@@ -147,6 +150,13 @@ class _Run:
             total=total or self._only_round(),
             intact=intact,
         )
+
+    def _not_accepted(self) -> str:
+        """What was measured of the last round, if it was not accepted; empty otherwise."""
+        last = self.rounds[-1] if self.rounds else None
+        if last is None or last.accepted or last.validation is None:
+            return ""
+        return not_accepted(len(self.rounds), last.validation.to_dict())
 
     def _only_round(self) -> PairedComparison | None:
         """The comparison of the round, if one was accepted: it began with the native program."""
@@ -177,8 +187,14 @@ class _Run:
             tried: set[tuple[Step, ...]] = set()
             self._cut = False
             items = [item for window in chosen for item in self._try(number, window, profile, tried)]
-            accepted, validation = self._accept(number, items)
-            self.rounds.append(Round(profile, before, self.graph, validation))
+            self._validation = None
+            try:
+                accepted = self._accept(number, items)
+            except (_Spent, KeyboardInterrupt):
+                if self._validation is not None:  # of a combination that was not accepted
+                    self.rounds.append(Round(profile, before, self.graph, self._validation))
+                raise
+            self.rounds.append(Round(profile, before, self.graph, self._validation))
             if not accepted and self._cut:  # what was cut short may pay: that nothing does cannot be told
                 raise _Spent
             if not accepted:
@@ -390,7 +406,7 @@ class _Run:
 
     # combination and validation ----------------------------------------------------------------------------
 
-    def _accept(self, number: int, items: Sequence[Item]) -> tuple[bool, PairedComparison | None]:
+    def _accept(self, number: int, items: Sequence[Item]) -> bool:
         refused: list[dict[str, str]] = []
 
         def told(item: Item, others: Sequence[Item], reason: str) -> None:
@@ -407,9 +423,9 @@ class _Run:
             steps = "; ".join(map(str, one.steps))
             shown.append({"steps": steps, "gain_s": one.gain_s, "graph": one.graph.hash, "reason": reason})
         self.log.add("combined", round=number, combinations=shown, refused=refused)
-        result: PairedComparison | None = None
         for one in fitting[: self.options.combinations]:
-            result, reused = self._validate(self.graph, one.graph)
+            self._validation, reused = self._validate(self.graph, one.graph)
+            result = self._validation
             accepted = faster(result, self.options.validation, self.options.epsilon)
             outcome = "accepted" if accepted else "not accepted"
             self.log.add(
@@ -423,8 +439,8 @@ class _Run:
             )
             if accepted:
                 self.graph, self.steps = one.graph, (*self.steps, *one.steps)
-                return True, result
-        return False, result
+                return True
+        return False
 
     def _invalid(self, one: Combination) -> str | None:
         refusals = check(self.native, one.graph)

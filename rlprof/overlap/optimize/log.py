@@ -196,6 +196,23 @@ def _validated(e: Mapping[str, Any]) -> list[str]:
     return [f"{which}: complete iterations, {_times(c)}, {c['reason']}{again}: {e['outcome']}", *_doubts(c)]
 
 
+def not_accepted(number: int, c: Mapping[str, Any]) -> str:
+    """Say of a round that what came of it was not accepted, and what was measured.
+
+    Parameters
+    ----------
+    number : int
+        Of the round, from 1 on.
+    c : mapping
+        The comparison of complete iterations, as a document.
+    """
+    least_s = c.get("least_gain_s") or 0.0
+    few = 0 < c["gain_s"] <= least_s
+    why = f", less than the {least_s / c['reference']['median_s']:.1%} that count" if few else ""
+    why += f", {c['reason']}" if c.get("reason") else ""
+    return f"round {number} was not accepted: complete iterations, {_times(c)}{why}"
+
+
 def _ended(e: Mapping[str, Any]) -> list[str]:
     return [f"{e['reason']}; {len(e['steps'])} steps kept" + "".join(f"\n  {s}" for s in e["steps"])]
 

@@ -52,11 +52,11 @@ class Optimization:
     steps : tuple of Step
         From one to the other.
     rounds : tuple of Round
-        Those that were finished.
+        Those that were finished, and one that ended after a combination of it was not accepted.
     iterations : tuple of (str, Measurement)
         All complete iterations that were trained in this call, with the hash of their graph.
     ended : str
-        Why it ended.
+        Why it ended; where it was stopped, also what was measured of a last round that was not accepted.
     stopped : bool
         It was interrupted or its budget was spent: another call with the same store goes on.
     batch_times : BatchTimes

@@ -21,6 +21,7 @@ from rlprof.reproduce.rose.results import (
     set_up,
     simulator_of,
 )
+from rlprof.reproduce.rose.rounds import rounds_not_accepted
 from rlprof.reproduce.rose.schedules import (
     EITHER,
     ONE_ROUND,
@@ -66,9 +67,9 @@ FIRST_SHARE = "share of the first round in the time saved"
 def iterations(file: str, document: Document) -> list[Row]:
     """Return one row for each counted iteration, as `schedules.iteration_rows`, with what was decided.
 
-    ``bound`` is the most that any graph could be faster than the best of today's schedules of the run, by
-    what its calls took with nothing beside them, and ``bound_by`` what sets that; null where it was not
-    computed.
+    ``not_accepted`` says what was measured of rounds that were not. ``bound`` is the most that any graph
+    could be faster than the best of today's schedules of the run, by what its calls took with nothing beside
+    them, and ``bound_by`` what sets that; null where it was not computed.
     """
     medians = document.get("summary") or {}
     binding = ((document.get("bound") or {}).get(ANY_GRAPH) or {}).get("binding")
@@ -78,6 +79,7 @@ def iterations(file: str, document: Document) -> list[Row]:
         {
             **row,
             **outcome(document),
+            "not_accepted": rounds_not_accepted(document),
             "bound": (medians.get(name, {}).get("most_speedup") or {}).get(ANY_GRAPH),
             "bound_by": binding,
         }
@@ -330,7 +332,8 @@ def _first_share(
         ended = {r["ended"] for r in frame.iter_rows(named=True) if r["workload"] == workload and r["ended"]}
         why = "no time was saved"
         if share is not None:
-            why = "; ".join(sorted(ended)) + measured(reasons, workload, mps=False)
+            why = "; ".join(sorted(ended))
+            why += _rounds(frame, workload, why) + measured(reasons, workload, mps=False)
     printed = paper.value("fig14b", FIRST_SHARE, f"LIBERO, {paper_name(workload)}")
     return Compared(f"{workload}: {FIRST_SHARE}", "%", amount(share, 100, why), printed, why)
 
@@ -348,11 +351,22 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row, reasons: pl.DataFrame |
         text += f"; no graph can be more than {row['bound']:.3g} times as fast here"
         if ALL_IN_TURN in row["bound_by"].split(" and "):
             text += ", as long as kernels of two calls take turns on the GPU"
+    if not row["mps"] and row["form"] == GRAPH:
+        text += _rounds(frame, workload)
     text += measured(reasons, workload, mps=row["mps"])
     kept = dict.fromkeys(r["quota_reason"] for r in of if r["quota_reason"] and not r["quota"])
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"
     return text
+
+
+def _rounds(frame: pl.DataFrame, workload: str, known: str = "") -> str:
+    """Say what was measured of rounds that were not accepted, without MPS, run by run, unless it is known."""
+    of = [r for r in frame.iter_rows(named=True) if r["workload"] == workload and not r["mps"]]
+    said = {r["file"]: r["not_accepted"] for r in of if r["not_accepted"] and r["not_accepted"] not in known}
+    several = len({r["file"] for r in of}) > 1
+    told = [f"{text}{f' in {Path(file).stem}' if several else ''}" for file, text in said.items()]
+    return "".join(f"; {one}" for one in told)
 
 
 def compare_levers(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:

@@ -22,6 +22,7 @@ from rlprof.reproduce.rose.results import (
     set_up,
     stored_study,
 )
+from rlprof.reproduce.rose.rounds import rounds_not_accepted
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -56,6 +57,7 @@ def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
         {
             **facts(file, document),
             **outcome(document),
+            "not_accepted": rounds_not_accepted(document),
             "stopped": found.get("stopped"),
             "iteration_s": _iteration_s(found),
             **{name: spent.get(name) for name in SPENT},
@@ -237,6 +239,8 @@ def _cause(row: Mapping[str, Any]) -> str:
     if searches_alone(row):
         return f"{set_up(row)}; {row['ended']}"
     text = f"{set_up(row)}; {row['accepted']} of {row['rounds']} rounds accepted, {row['ended']}"
+    if row["not_accepted"] and row["not_accepted"] not in str(row["ended"]):
+        text += f"; {row['not_accepted']}"
     if row["iteration_s"] is not None:
         text += f"; an iteration takes {row['iteration_s']:.3g} s here, {PAPER_ITERATION_S:.0f} s there"
     paid = row["paid_back_after_iterations"]

@@ -17,6 +17,7 @@ from rlprof.reproduce.errors import ReproduceError
 from rlprof.reproduce.rose.here import measured_here, settings
 from rlprof.reproduce.rose.provenance import provenance, run_facts
 from rlprof.reproduce.rose.reported import as_run, is_report
+from rlprof.reproduce.rose.rounds import with_decisions
 from rlprof.reproduce.study import Study
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def optimisation_study(
 
     stored = documents(checkout, wanted, FOLDER if preset == "h200" else PROCESSOR_FOLDER)
     if stored:
-        return stored_study(name, preset, seed, stored, rows_of)
+        return stored_study(name, preset, seed, with_decisions(stored, checkout), rows_of)
     made_by = f"{MADE_BY[preset]}, then python -m benchmarks.place_rose OUT"
     return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 

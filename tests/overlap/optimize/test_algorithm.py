@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,41 @@ def test_a_budget_that_cuts_a_comparison_short_never_says_that_nothing_pays() ->
         ended.add(found.stopped)
         assert found.stopped or found.graph.hash == whole.graph.hash, budget_s
     assert ended == {True, False}
+
+
+#: A round has two combinations, and none gains that much.
+TWO_COMBINATIONS = Options(
+    combinations=2, epsilon=0.9, validation=Rule(confidence=0.9, most_pairs=1), budget_s=100,
+)  # fmt: skip
+NOT_ACCEPTED = (
+    r"round 1 was not accepted: complete iterations, medians .* -> .*; gain pair by pair \+18.5% \(1 pairs\),"
+    r" less than the 90.0% that count, not clear after 1 pairs"
+)
+
+
+def test_a_round_that_was_not_accepted_is_told_where_the_budget_ends_before_its_next_combination() -> None:
+    log = DecisionLog()
+
+    def clock() -> float:
+        """The budget is spent once the first combination was compared."""
+        return 1000.0 if any(e["what"] == "validated" for e in log.entries) else 0.0
+
+    found = optimize(workload(1), TWO_COMBINATIONS, log=log, clock=clock)
+    assert found.stopped
+    assert re.fullmatch(f"the budget of 100 s is spent; {NOT_ACCEPTED}", found.ended)
+    assert [(r.accepted, r.validation is None) for r in found.rounds] == [(False, False)]
+    assert log.text().rstrip().endswith(f"{found.ended}; 0 steps kept")
+
+
+def test_a_round_that_was_not_accepted_is_told_where_its_next_combination_is_interrupted() -> None:
+    whole = workload(1)
+    assert optimize(whole, TWO_COMBINATIONS).ended == "round 1 found nothing that pays"
+    program = make(1)
+    here = Interrupted(program.graph, program.model)
+    here.after = len(whole.trained) - 2  # both sides of one pair
+    found = optimize(here, TWO_COMBINATIONS)
+    assert re.fullmatch(f"interrupted; {NOT_ACCEPTED}", found.ended)
+    assert len(found.rounds) == 1
 
 
 class Failing(SimulatedWorkload):

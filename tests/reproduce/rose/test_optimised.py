@@ -12,6 +12,7 @@ import pytest
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.reproduce.papers import read_paper
 from rlprof.reproduce.rose import ablation, over_time, overhead, quota, results, samples, schedules
+from rlprof.reproduce.rose.rounds import rounds_not_accepted
 from rlprof.reproduce.study import obtain
 from rlprof.unavailable import Unavailable
 from tests.conftest import ROOT
@@ -179,6 +180,53 @@ def test_a_second_round_that_finds_nothing_adds_nothing(tmp_path: Path) -> None:
         _, second, _ = made.told(ablation.compare_rounds({"ablation": frame}, PAPER))
         # a result says what its bound was made with
         assert ("as long as kernels of two calls take turns" in second.cause) == told
+
+
+def compared_pair(reference_s: float, candidate_s: float) -> dict[str, Any]:
+    gain_s = reference_s - candidate_s
+    return {
+        "reference": made.spread(reference_s), "candidate": made.spread(candidate_s),
+        "gain_s": gain_s, "gain_frac": gain_s / reference_s, "least_gain_s": 0.01 * reference_s,
+        "pairs": [[reference_s, candidate_s]], "reason": "not clear after 1 pairs",
+    }  # fmt: skip
+
+
+SECOND = (
+    "round 2 was not accepted: complete iterations, medians 5 s -> 5.5 s; gain pair by pair -10.0% (1 pairs)"
+)
+
+
+@pytest.mark.parametrize("where", ["rounds", "search", "both", "nowhere"])
+def test_what_the_second_round_measured_is_told_where_it_was_not_accepted(tmp_path: Path, where: str) -> None:
+    """A search whose budget ended in its second round told that in its log alone, in earlier versions."""
+    told = where != "nowhere"
+    result = compared_pair(5.0, 5.5)
+    one = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 125.0, 0.5)), accepted=(True,))
+    one["optimisation"]["ended"] = "the budget of 120 s is spent"
+    if where in ("rounds", "both"):
+        one["optimisation"]["rounds"].append({"accepted": False, "validation": result})
+    if where == "both":  # as it is told since
+        one["optimisation"]["ended"] += f"; {SECOND}, not clear after 1 pairs"
+    entry = {"what": "validated", "round": 2, "outcome": "not accepted", "result": result}
+    first = entry | {"round": 1, "outcome": "accepted", "result": compared_pair(6.0, 5.0)}
+    there = made.checkout(tmp_path, a=one)
+    if where in ("search", "both"):
+        search = {"decisions": [{"what": "ranking", "round": 1}, first, entry, first | {"round": None}]}
+        made.write(tmp_path / "benchmarks" / "results" / "searches" / "a.json", search)
+    frame = obtain(ablation.study("h200", 0, there), tmp_path / "out").table.frame
+    once, second, share = made.told(ablation.compare_rounds({"ablation": frame}, PAPER))
+    assert once.ours == second.ours == pytest.approx(1.25)
+    assert [c.cause.count(SECOND) for c in (second, share)] == [int(told)] * 2
+    assert "the budget of 120 s is spent" in share.cause
+    spent = obtain(overhead.study("h200", 0, there), tmp_path / "spent").table.frame
+    (net,) = [c for c in overhead.compare({"overhead": spent}, PAPER) if c.quantity == "libero: net overhead"]
+    assert net.cause.count(SECOND) == int(told)
+
+
+def test_a_gain_that_is_too_small_to_count_says_what_counts() -> None:
+    found = {"rounds": [{"accepted": True}, {"accepted": False, "validation": compared_pair(5.0, 4.96)}]}
+    told = rounds_not_accepted({"optimisation": found})
+    assert "+0.8% (1 pairs), less than the 1.0% that count, not clear" in told
 
 
 def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
