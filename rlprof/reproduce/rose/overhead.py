@@ -22,7 +22,7 @@ from rlprof.reproduce.rose.results import (
     set_up,
     stored_study,
 )
-from rlprof.reproduce.rose.rounds import rounds_not_accepted
+from rlprof.reproduce.rose.rounds import rounds_not_accepted, with_decisions
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -115,7 +115,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
         return known and on_gpu(document) and bool(overhead_rows("", document))
 
     if preset == "h200" and (stored := documents(checkout, wanted)):
-        return stored_study("rose/overhead", preset, seed, stored, overhead_rows)
+        return stored_study("rose/overhead", preset, seed, with_decisions(stored, checkout), overhead_rows)
     return optimisation_study("rose/overhead", preset, seed, checkout, overhead_rows)
 
 
