@@ -27,7 +27,7 @@ from rlprof.workloads.embodied.levers import settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas
+from rlprof.workloads.embodied.quotas import INTERRUPTED, Quotas, failed, find_quotas
 
 __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"]
 
@@ -49,11 +49,14 @@ class Optimized:
         As in ``result.json``.
     summary : str
         A few lines for people.
+    interrupted : bool
+        It was ended before all was searched, the quotas included: what there is, is the best so far.
     """
 
     result: Optimization
     document: dict[str, Any]
     summary: str
+    interrupted: bool = False
 
 
 def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _: None) -> Optimized:
@@ -145,7 +148,8 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
         _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
-    return Optimized(found, made, summary(found, out, trained, quotas))
+    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED
+    return Optimized(found, made, summary(found, out, trained, quotas), stopped)
 
 
 def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:
