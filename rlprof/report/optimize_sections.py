@@ -12,11 +12,12 @@ from rlprof.report import optimize_charts as charts
 from rlprof.report import optimize_quota as quota
 from rlprof.report import optimize_tables as tables
 from rlprof.report.cells import Item, Lines, Section
-from rlprof.report.optimize_stored import whole
+from rlprof.report.optimize_stored import reads_result, whole
 from rlprof.report.text import duration, percent
 from rlprof.unavailable import Unavailable
 
 
+@reads_result
 def title_of(result: Mapping[str, Any]) -> str:
     """Return what was optimised, in a few words."""
     config = result["facts"]["config"]
@@ -24,6 +25,7 @@ def title_of(result: Mapping[str, Any]) -> str:
     return ", ".join(named) or "a program"
 
 
+@reads_result
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what matters most: pairs of a value and what it is."""
     result = whole(result)
@@ -66,6 +68,7 @@ def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
     return f"{ratio:.3f} ×", f"{total['decision']}; {tables.gain_text(total)} an iteration"
 
 
+@reads_result
 def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Section]:
     """Return the sections by name, in their order.
 
@@ -80,6 +83,7 @@ def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Sectio
     return {name: make(result, width) for name, make in _SECTIONS.items()}
 
 
+@reads_result
 def section(result: Mapping[str, Any], name: str, *, width: Any = 800) -> Section:
     """Return one of the sections; see `sections`."""
     return _SECTIONS[name](whole(result), width)

@@ -79,4 +79,6 @@ def test_a_session_that_goes_on_says_with_what_and_why_not(tmp_path: Path) -> No
     log_session(third, log)
     of_them = "3 measurements are there, 2 of them of sessions under the same conditions"
     assert of_them in text(log.entries[-1:])
-    assert "3 measurements are there\n" in text([{k: v for k, v in log.entries[-1].items() if k != "reusable"}])
+    assert "3 measurements are there\n" in text(
+        [{k: v for k, v in log.entries[-1].items() if k != "reusable"}]
+    )
