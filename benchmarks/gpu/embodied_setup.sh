@@ -21,7 +21,7 @@ site=${SITES:-/tmp}/site_$simulator; mkdir -p "$site" # one for each: their vers
 shared=${SITES:-/tmp}/site_shared; mkdir -p "$shared" # wheels for all
 callers=${PYTHONPATH:-} # the machine's packages may be there alone
 left() { echo $((limit_all - SECONDS)); }
-rest() { echo $(( $(left) - 6 - ${1:-0} )); } # simulators and a daemon end within 3 s of these, logs are packed in 1 s
+rest() { echo $(( $(left) - 6 - ${1:-0} )); } # for the end of simulators and of a daemon, and for the logs
 step() { local name=$1 limit=$2 began=$SECONDS code last; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: LEFT OUT, no time"; return 1; }
   last=$(( $(left) - 3 )); [ "$limit" -gt "$last" ] && limit=$last
   last=$(( $(left) - limit )); [ "$last" -gt 10 ] && last=10
