@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.gpu.same_iteration import weakest
+from rlprof.reproduce.rose.results import setup_of
 
 #: Schedules of today's systems; `native` is the colocated loop of a program whose calls are recorded.
 TODAYS = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
 
 
-def _machine(result: dict[str, Any]) -> str:
+def machine_line(result: dict[str, Any]) -> str:
+    """Where and with what a run of embodied training was measured."""
     m = result["machine"]
     gpu, driver, *_ = m["gpu"].splitlines()[0].split(", ")
     versions = f"Python {m['python']}, torch {m['torch']}, transformers {m['transformers']}"
@@ -25,7 +27,7 @@ def _conditions(result: dict[str, Any], source: str) -> str:
     if c.get("cuda_graph"):
         steps += " as CUDA graphs"
     return (
-        f"{_machine(result)}, {_simulator(c)}: {c['policy']}, {c['algorithm']}, {c['envs']} environments,"
+        f"{machine_line(result)}, {_simulator(c)}: {c['policy']}, {c['algorithm']}, {c['envs']} environments,"
         f" {c['rollout_epochs']} x {c['chunks']} chunks of {c['chunk_steps']} actions, {c['cameras']} cameras"
         f" of {c['image']} x {c['image']}{'' if steps == 'denoise steps' else f', {steps}'}"
         f"{', layers of answers compiled' if c.get('compile_policy') else ''}"
@@ -197,12 +199,11 @@ def _either_way(result: dict[str, Any], beside: Sequence[dict[str, Any]]) -> lis
     if not todays:
         return []
     best, name, one = max(todays, key=lambda item: item[0])
-    weights = {r["same_iteration"].get("weights") for r in runs}
-    bits = len(weights) == 1 and None not in weights
-    text = (
-        f"{_shown(name)} {'under' if _under_mps(one) else 'without'} a daemon, {best:.1f} steps/s;"
-        f" both runs train the same iteration, from weights {'of the same' if bits else 'of other'} bits"
-    )
+    text = f"{_shown(name)} {'under' if _under_mps(one) else 'without'} a daemon, {best:.1f} steps/s"
+    if one is not result:
+        weights = {r["same_iteration"].get("weights") for r in (result, one)}
+        bits = "of the same" if len(weights) == 1 and None not in weights else "of other"
+        text += f"; both runs train the same iteration, from weights {bits} bits"
     rows = _counted(result)
     return [
         (
@@ -224,7 +225,7 @@ def _other_way(result: dict[str, Any], other: dict[str, Any]) -> bool:
     if not all(k and k.get("kept") for k in kept) or _under_mps(result) == _under_mps(other):
         return False
     same = [[k[field] for field in ("iteration", "updates")] for k in kept if k]
-    return result["config"] == other["config"] and same[0] == same[1]
+    return setup_of(result["config"]) == setup_of(other["config"]) and same[0] == same[1]
 
 
 def _decided(result: dict[str, Any], further: Sequence[tuple[str, str]] = ()) -> list[str]:
@@ -243,7 +244,9 @@ def _decided(result: dict[str, Any], further: Sequence[tuple[str, str]] = ()) ->
         )
         if (after := spent.get("paid_back_after_iterations")) is not None:
             rows.append(("paid back after iterations", f"{after:.0f}"))
-    most = ((result.get("summary") or {}).get("optimised") or {}).get("most_speedup") or {}
+    medians = result.get("summary") or {}
+    by_graph = medians.get("optimised") or medians.get("by hand") or {}
+    most = by_graph.get("most_speedup") or {}
     for name, bound in (result.get("bound") or {}).items():
         over = bound.get("over_iterations") or {}
         rows.append((f"bound, {name}", _limit(bound["least_s"], bound["binding"], most.get(name), over)))
@@ -284,78 +287,9 @@ def _simulator(config: dict[str, Any]) -> str:
     said = [f"{name} {config[name]}" for name in own if config.get(name)]
     shown = f" ({', '.join(said)})" if said else ""
     processes = 1 if config["simulator"] == "mujoco_warp" else config["workers"]
-    return f"{config['simulator']}{shown} in {processes} process{'es' if processes > 1 else ''}"
+    turns = f", {cores} at a time on the cores" if (cores := config.get("simulator_cores")) else ""
+    return f"{config['simulator']}{shown} in {processes} process{'es' if processes > 1 else ''}{turns}"
 
 
 def _median(values: Any) -> float:
     return float(statistics.median(values))
-
-
-def warp_probe_table(result: dict[str, Any]) -> str:
-    """Seconds of a chunk of mujoco_warp over worlds, substeps and objects."""
-    m = result["machine"]
-    gpu, driver, *_ = m["gpu"].splitlines()[0].split(", ")
-    out = [
-        f"{m['date']}, {gpu}, driver {driver}, warp-lang {m['warp-lang']}, mujoco-warp {m['mujoco-warp']},"
-        f" mujoco {m['mujoco']}; chunks of {result['chunk_steps']} actions, two cameras, median of three.",
-        "",
-        "| worlds | substeps | objects | pixels | start s | reset s | physics s | render s | chunk s"
-        " | steps/s |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for c in result["cases"]:
-        if "chunk_s" in c:
-            rate = c["worlds"] * result["chunk_steps"] / c["chunk_s"]
-            out.append(
-                f"| {c['worlds']} | {c['substeps']} | {c['objects']} | {c['image']} x {c['image']}"
-                f" | {c['start_s']:.2f} | {c['reset_s']:.3f} | {c['physics_s']:.3f} | {c['render_s']:.3f}"
-                f" | {c['chunk_s']:.3f} | {rate:,.0f} |"
-            )
-    return "\n".join(out)
-
-
-def overlap_probe_table(result: dict[str, Any]) -> str:
-    """Seconds of answers and chunks alone and side by side, and of known work beside simulators."""
-    out = [
-        _machine(result) + ": median (10 % .. 90 %).",
-        "",
-        "| drawn, nice value | answer alone s | chunk alone s | two chunks at once s | answer beside s"
-        " | chunk beside s | both, one after the other s"
-        " | known work beside two simulators, times as long: GPU, core, wake-up |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    states = ("answer_alone", "step_alone", "steps_at_once", "answer_beside", "step_beside", "cycle")
-    for name, found in result["steps"].items():
-        if not found.get("ok") or "cycle" not in found:
-            continue
-        each = (found[state] for state in states)
-        times = [f"{s['median_s']:.3f} ({s['p10_s']:.3f}..{s['p90_s']:.3f})" for s in each]
-        beside = found["gauges_beside_steps"]
-        known = (f"{beside[k]['mean_s'] / one['mean_s']:.2f}" for k, one in found["gauges_alone"].items())
-        out.append(f"| {' | '.join([name, *times, ', '.join(known)])} |")
-    return "\n".join(out)
-
-
-def drawing_table(result: dict[str, Any]) -> str:
-    """Conditions and measurements of `benchmarks.gpu.drawing`."""
-    facts, ways = result["machine"], ("alone", "together", "sparing", "nothing")
-    found = {name: step for name, step in result["steps"].items() if step["ok"]}
-    shown = [way for way in ways if any(way in step for step in found.values())]
-    gpu, driver = facts["gpu"].split("\n")[0].split(", ")[:2]
-    lines = [
-        f"{facts['date']}, {gpu}, driver {driver}, {facts['cores']} cores; an environment is two images of"
-        " 224 x 224. Milliseconds of a round, which ends with the last process: median (min..max).",
-        "",
-        f"| in | {' | '.join(f'read back {way}' for way in shown)} | waiting for pixels then | same bits |",
-        f"|---|{'---:|' * (len(shown) + 2)}",
-    ]
-    for name, step in found.items():
-        cells = [_spread_ms(step[way]["round_ms"]) for way in shown]
-        waiting = f"{step['together']['reading_ms_per_env']['median']:.1f} of an environment"
-        same = "yes" if step["images_equal"] else "NO"
-        lines.append(f"| {name} | {' | '.join(cells)} | {waiting} | {same} |")
-    return "\n".join(lines)
-
-
-def _spread_ms(found: dict[str, float]) -> str:
-    return f"{found['median']:.1f} ({found['min']:.1f}..{found['max']:.1f})"

@@ -12,16 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embodied_tables import (
-    drawing_table,
-    iterations_table,
-    optimised_table,
-    overlap_probe_table,
-    warp_probe_table,
-)
+from benchmarks.embodied_tables import iterations_table, optimised_table
 from benchmarks.gpu.levers import levers_table
 from benchmarks.gpu.mps_report import mps_table, quota_table
 from benchmarks.kineto_vs_traceinsight import markdown as kineto_table
+from benchmarks.part_tables import (
+    answer_cost_table,
+    drawing_table,
+    overlap_probe_table,
+    rollout_quota_table,
+    warp_probe_table,
+)
 from benchmarks.planning_tables import calibration_table, large_table, speed_table, stability_table
 from benchmarks.searches import search_table
 
@@ -337,6 +338,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "two_runs_at_once/optimize_libero_prefix_worker": optimised_table,
     "two_runs_at_once/optimize_libero_reset_ahead": optimised_table,
     "gpu/warp_probe": warp_probe_table,
+    "gpu/answer_cost": answer_cost_table,
+    "gpu/rollout_quota_mujoco_warp": rollout_quota_table,
     "gpu/overlap_probe": overlap_probe_table,
     "gpu/mps": mps_table,
     "gpu/mps_quota": quota_table,

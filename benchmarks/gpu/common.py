@@ -210,7 +210,7 @@ def machine() -> dict[str, Any]:
 
 
 #: Characters from which on a result is written without indentation: tracked files travel with every call.
-_LARGE = 100_000
+_LARGE = 20_000
 
 
 def save(path: Path, document: dict[str, Any]) -> None:

@@ -33,9 +33,7 @@ from benchmarks.gpu.embodied_report import (
 from benchmarks.load import OthersLoad
 
 #: Those that tell most for their time first: to draw otherwise, many processes are started.
-ORDER = (
-    "cuda-graph,priorities,overlap-rendering=egl-one,groups,in-turn,nice,workers,client-priority,rendering"
-)
+ORDER = "cuda-graph,priorities,overlap-rendering=egl-one,groups,in-turn,nice,core-turns,workers,client-priority,rendering"
 #: What a lever of the program is compared by; others by the graph.
 NATIVE = ("cuda-graph", "rendering", "workers")
 

@@ -7,6 +7,10 @@ ready. The one that is ready first has slack. If that is the rollout, processes 
 started, as many at the same time as memory holds, and take turns with the one that has all SMs: first over
 the whole range, then around the best. A quota that is far from the best has one or two rounds. Algorithm 2
 then goes over what was measured. A kill loses nothing of what was written after every step.
+
+Chunks of an episode take different times. Every round tells which it was, all quotas have each about equally
+often, and they are compared by their time for the mean chunk of an episode, the same work for all:
+`benchmarks.gpu.quota_rounds` defines it, and computes a stored result again.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.gpu import quota_rounds
 from benchmarks.gpu.common import BEGAN_S
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, mps_daemon, workload_options
+from benchmarks.gpu.quota_rounds import WARM_UP
 
-#: Answers and chunks that are not counted: kernels are loaded, CUDA graphs captured.
-WARM_UP = 1
 #: A quota whose rounds so far all took so many times as long as with all SMs has no more than that many.
 SETTLED = {1: 2.0, 2: 1.25}
 #: Memory that a process takes besides what PyTorch has reserved: CUDA's context and its libraries.
@@ -117,17 +121,30 @@ class Run:
     def simulate(self) -> None:
         self.trainer.env.env_interact_step(self.actions)
 
-    def ready(self) -> None:
-        """Begin new episodes when all chunks of one were carried out; untimed."""
+    @property
+    def chunks(self) -> int:
+        """Of an episode."""
+        return int(self.trainer.chunks)
+
+    def ready(self) -> int:
+        """Begin new episodes when all chunks of one were carried out, untimed; say which chunk comes next."""
         from rlprof.workloads.embodied.contracts import GlobalStep
 
-        if self.chunk % self.trainer.chunks == 0:
+        chunk = self.chunk % self.chunks
+        if chunk == 0:
             self.seen = self.trainer.env.bootstrap_step(GlobalStep(10_000), 0)
         self.chunk += 1
+        return chunk
 
     def round(self, percent: int, phase: str, *, warm: bool = False) -> None:
-        """Both at the same time, until both are ready."""
-        self.ready()
+        """A chunk and an answer at the same time, until both are ready."""
+        row = {"percent": percent, "phase": phase, "warm_up": warm, "chunk": self.ready()}
+        ended = self.both(percent)
+        row["time_s"] = max(ended.values())
+        self.rounds.append(row | {f"{name}_ready_s": value for name, value in ended.items()})
+
+    def both(self, percent: int) -> dict[str, float]:
+        """Seconds until each of the two is ready, begun at the same time."""
         ended: dict[str, float] = {}
         failed: list[BaseException] = []
         began = time.perf_counter()
@@ -148,16 +165,11 @@ class Run:
             join()
         if failed:
             raise failed[0]
-        row = {"percent": percent, "phase": phase, "warm_up": warm, "time_s": max(ended.values())}
-        self.rounds.append(row | {f"{name}_ready_s": value for name, value in ended.items()})
+        return ended
 
     def times(self, percent: int, name: str = "time_s", phase: str | None = None) -> list[float]:
         """Of the counted rounds of a quota."""
-        return [
-            r[name]
-            for r in self.rounds
-            if r["percent"] == percent and not r["warm_up"] and phase in (None, r["phase"])
-        ]
+        return [r[name] for r in quota_rounds.counted(self.rounds, percent, phase)]
 
     # steps -------------------------------------------------------------------------------------------------
 
@@ -185,11 +197,12 @@ class Run:
                 found[f"{name}_each_s"] = [round(t, 5) for t in taken]
 
     def pair(self) -> None:
-        """Who waits, with all SMs for both."""
+        """Who waits, with all SMs for both: whole episodes, since quotas are compared chunk by chunk."""
         from rlprof.overlap.quota.pair import END, EligiblePair, Meeting
 
         with self.report.step("pair") as found:
-            for k in range(WARM_UP + self.args.rounds):
+            episodes = -(-self.args.rounds // self.chunks)
+            for k in range(WARM_UP + episodes * self.chunks):
                 self.round(100, "start", warm=k < WARM_UP)
             names = ("rollout", "simulator")
             ready = {n: statistics.median(self.times(100, f"{n}_ready_s")) for n in names}
@@ -227,10 +240,10 @@ class Run:
             left = [p for p in left if p not in now]
             if not self.turns(now, "sweep"):
                 break
-        measured = [p for p in self.levels if self.times(p)]
+        measured = [p for p in sorted(self.levels, reverse=True) if self.times(p)]
         if coarse == 1 or not any(p < 100 for p in measured):
             return
-        best = min(measured, key=lambda p: statistics.median(self.times(p)))
+        best = min(measured, key=lambda p: quota_rounds.time_s(self.rounds, p))
         order = [*reversed(percents), 100]
         at = order.index(best)
         near = [order[i] for d in range(1, coarse) for i in (at - d, at + d) if 0 <= i < len(order)]
@@ -313,14 +326,13 @@ class Run:
         return failed
 
     def take_turns(self, ready: Sequence[int], phase: str, failed: dict[str, list[int]]) -> None:
-        """Rounds of each quota in turn, and of all SMs every other time."""
+        """Rounds of all SMs and of each quota in turn, each time of another chunk."""
         from rlprof.workloads.embodied.errors import RolloutError
 
         lost: set[int] = set()
-        for turn in range(self.args.level_rounds):
-            for percent in (*([] if turn % 2 else [100]), *ready):
-                if percent in lost or self.settled(percent, phase):
-                    continue
+        for _ in range(self.args.level_rounds):
+            left = [p for p in (100, *ready) if p not in lost and not self.settled(p, phase)]
+            for percent in quota_rounds.in_turn(left, self.rounds, self.chunk % self.chunks, self.chunks):
                 longest = max(self.times(percent) or self.times(100))
                 if self.left_s < self.args.reserve + longest:
                     return
@@ -335,8 +347,8 @@ class Run:
 
     def settled(self, percent: int, phase: str) -> bool:
         """Whether a quota is so far from the best that its rounds so far are enough."""
-        times, base = self.times(percent, phase=phase), statistics.median(self.times(100))
-        return percent < 100 and min(times, default=0.0) > SETTLED.get(len(times), math.inf) * base
+        ratios = quota_rounds.over_all(self.rounds, percent, phase=phase)
+        return percent < 100 and min(ratios, default=0.0) > SETTLED.get(len(ratios), math.inf)
 
     def end(self, percents: Sequence[int]) -> None:
         """End the processes of some quotas, all at the same time."""
@@ -347,44 +359,13 @@ class Run:
 
     def result(self) -> None:
         """Algorithm 2 over what was measured, and the whole curve."""
-        from rlprof.overlap.quota.search import Measurement, quota_search, sweep
-
         document = self.report.document
         document["rounds"] = self.rounds
-        levels = tuple(v for p, v in sorted(self.levels.items()) if self.times(p))
-        if len(levels) < 2 or not self.waiting:  # all SMs alone are no search
-            self.report.write()
-            return
-
-        def measured(level: Any) -> Measurement:
-            times = self.times(level.setting)
-            return Measurement(statistics.median(times), _spread(times), len(times))
-
-        search = quota_search(levels, measured)
-        top, best = levels[-1], search.best_level
-        gain = 1 - measured(best).time_s / measured(top).time_s
-        reason = f"{best.setting} % takes {100 * gain:.1f} % less than all SMs" if best != top else "keep q0"
-        document["quotas"] = {
-            "pair": self.waiting,
-            "quotas": {} if best == top else {"rollout": best.setting},
-            "reason": reason,
-            "search": search.to_dict(),
-            "sweep": [trial.to_dict() for trial in sweep(levels, measured)],
-        }
-        document["summary"] = {
-            f"{level.setting} %": {
-                "sms": level.amount,
-                "rounds": len(self.times(level.setting)),
-                **{
-                    name: round(statistics.median(self.times(level.setting, name)), 5)
-                    for name in ("time_s", "rollout_ready_s", "simulator_ready_s")
-                },
-            }
-            for level in reversed(levels)
-        }
-        for name, row in document["summary"].items():
-            print(f"== {name}: {row}", flush=True)
-        print(f"== {reason}", flush=True)
+        levels = [level for _, level in sorted(self.levels.items())]
+        found = quota_rounds.algorithm_2(self.rounds, levels, self.waiting) if self.waiting else None
+        if found is not None:
+            document.update(found)
+            print(f"{quota_rounds.table(found['summary'])}\n== {found['quotas']['reason']}", flush=True)
         self.report.write()
 
 
@@ -393,14 +374,6 @@ def _reason(error: BaseException) -> str:
     from rlprof.errors import RlprofError
 
     return f"{'' if isinstance(error, RlprofError) else f'{type(error).__name__}: '}{error}"[:300]
-
-
-def _spread(times: Sequence[float]) -> float | None:
-    """Distance of the quartiles."""
-    if len(times) < 2:
-        return None
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-    return high - low
 
 
 def _percentages(text: str) -> list[int]:
@@ -420,7 +393,7 @@ def main() -> None:
     add("--seconds", type=float, default=150.0)
     add("--reserve", type=float, default=4.0, help="seconds to leave at the end")
     add("--turn-seconds", type=float, default=20.0, help="what starting processes takes at least")
-    add("--rounds", type=int, default=5, help="counted rounds with all SMs at the beginning")
+    add("--rounds", type=int, default=5, help="counted rounds with all SMs first: whole episodes of them")
     add("--level-rounds", type=int, default=4, help="counted rounds of each other quota and phase")
     add("--level-step", type=int, default=4, help="percent between levels that are probed")
     add("--coarse", type=int, help="the first pass goes over every so many levels: 3, or 1 with --levels")

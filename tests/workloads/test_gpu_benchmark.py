@@ -193,6 +193,7 @@ def test_a_gain_under_a_daemon_is_told_over_the_best_without_one_of_the_same_ite
     )
     assert "colocated without a daemon, 248.3 steps/s" in line
     assert "weights of the same bits" in line
+    assert "both runs" not in optimised_table(off, [mps])  # its own run has the best: no other is told of
     off["same_iteration"]["weights"] = "b"
     assert "weights of other bits" in optimised_table(mps, [off])
     assert "All train the same iteration, number 2" in optimised_table(mps, [off])
@@ -203,6 +204,38 @@ def test_a_gain_under_a_daemon_is_told_over_the_best_without_one_of_the_same_ite
     for other in (plain, later, heavier, mps):
         assert "or without" not in optimised_table(mps, [other])
     assert "or without" not in optimised_table({k: v for k, v in mps.items() if k != "same_iteration"}, [off])
+
+
+def test_runs_stored_before_there_were_turns_on_cores_are_of_the_same_configuration() -> None:
+    from benchmarks.embodied_tables import optimised_table
+
+    mps, off = (_of_one_iteration(f"optimize_mujoco_warp_{name}", "a") for name in ("mps", "off"))
+    mps["config"] = {**mps["config"], "simulator_cores": 0}
+    assert "with an MPS daemon or without" in optimised_table(mps, [off])
+    mps["config"]["simulator_cores"] = 16
+    table = optimised_table(mps, [off])
+    assert "with an MPS daemon or without" not in table
+    assert "16 at a time on the cores" in table
+
+
+def test_tables_of_parts_are_those_of_their_results() -> None:
+    from benchmarks.part_tables import answer_cost_table, rollout_quota_table
+
+    results = ROOT / "benchmarks/results/gpu"
+    cost = json.loads((results / "answer_cost.json").read_text())
+    lines = {tuple(x.split(" | ")[:2]): x.split(" | ") for x in answer_cost_table(cost).splitlines()}
+    each = [r["answer_ms"] for r in cost["rows"] if (r["batch"], r["way"]) == (16, "captured")]
+    assert lines["| 16", "captured"][6:8] == [f"{sum(each) / len(each):.1f}", "1.00"]
+    assert lines["| 80", "compiled"][2:8] == ["0", "", "", "", "", ""]  # its time was over
+    quota = json.loads((results / "rollout_quota_mujoco_warp.json").read_text())
+    levels = {x.split(" | ")[0]: x.split(" | ") for x in rollout_quota_table(quota).splitlines()}
+    best = quota["quotas"]["quotas"]["rollout"]
+    told = quota["summary"][f"{best} %"]
+    rounds = [str(told["chunks"][str(c)]["rounds"]) for c in range(3)]
+    assert sum(map(int, rounds)) == told["rounds"]
+    assert levels[f"| {best} %"][1:4] == [str(told["sms"]), " + ".join(rounds), f"{told['time_s']:.3f}"]
+    assert levels["| 100 %"][4:6] == ["", ""]
+    assert f"Decision of Algorithm 2: {best} % takes {levels[f'| {best} %'][4]}" in rollout_quota_table(quota)
 
 
 def test_a_table_says_which_equality_held_and_which_replay_failed() -> None:

@@ -38,6 +38,8 @@ Formulas = Literal["printed", "extended"]
 LARGE_COPY_FRAC = 1 / 16
 #: Passes whose operands come from memory are no faster than this many times the copies.
 MOST_OVER_COPIES = 10.0
+#: Times that differ by less are the same: measurements scatter by a hundred times as much and more.
+SAME_FRAC = 1e-5
 #: Logarithms of rates beyond this are taken for this: no machine is near it.
 MOST_LOG = 100.0
 #: Gammas are looked for up to this, in rows and columns: no product that is measured has more.
@@ -264,8 +266,12 @@ def fit_compute(
         return whole(found, begin[0])
 
     best = fit(table.measured_s, starts)
-    if "memory_bandwidth" in fitted_names and best[2] > np.log(MOST_OVER_COPIES * memory.value):
-        # nothing that was measured is bound by memory, and any large rate fits
+    most = np.log(MOST_OVER_COPIES * memory.value)
+    faster = np.where(np.array(_NAMES) == "memory_bandwidth", np.maximum(best, most), best)
+    if "memory_bandwidth" in fitted_names and np.allclose(
+        table.times(faster), table.times(best), rtol=SAME_FRAC, atol=0.0
+    ):
+        # nothing that was measured is bound by memory, and any large rate fits: where it ends is chance
         return fit_compute(
             observed, scalar_bytes, bandwidth="copies", formulas=formulas, draws=draws, seed=seed
         )

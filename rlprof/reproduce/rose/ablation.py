@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: Forms of a program, as the figure calls them.
 ONE, GRAPH, MPS, FULL = "one round", "graph", "graph, MPS", "graph, MPS, quota"
+#: The graph where processes of both simulators take turns on the cores (`simulator_cores`); not the paper's.
+TURNS = "graph, turns on the cores"
 #: The wider of the two bounds that `benchmarks.gpu.optimize` computes.
 ANY_GRAPH = "any graph"
 #: What set bounds of early results: all that executes on the GPU, as if kernels of two calls took turns too.
@@ -155,6 +157,8 @@ def forms(row: Mapping[str, Any]) -> list[str]:
         return [FULL] if row["quota"] else ["graph, MPS, best quota in trials, not kept"]
     if variant == OPTIMISED and mps:
         return [MPS] if row["quota"] or row["quota_reason"] is None else [MPS, FULL]
+    if variant == OPTIMISED and row["simulator_cores"]:
+        return [TURNS]
     if variant == OPTIMISED:
         return [ONE, GRAPH] if row["accepted"] == 1 else [GRAPH]
     return [_called(variant)]
@@ -188,7 +192,7 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
         return table
     rows = []
     for workload in workloads(frame, figure):
-        for form in PRINTED[figure]:
+        for form in (*PRINTED[figure], TURNS):
             row = _form(table, workload, form)
             if row is not None:
                 rows.append({"who": workload, **{k: row[k] for k in ("form", "over_best", "least", "most")}})
@@ -201,7 +205,7 @@ def ladder(frame: pl.DataFrame, figure: str, paper: Paper) -> pl.DataFrame | Una
             if isinstance(value, float):
                 one = {"who": f"paper, {x}", "form": form, "over_best": value}
                 rows.append({**one, "least": None, "most": None})
-    forms = list(PRINTED[figure])
+    forms = [*PRINTED[figure], TURNS]
     schema = dict.fromkeys(("over_best", "least", "most"), pl.Float64)
     return pl.DataFrame(
         sorted(rows, key=lambda r: forms.index(str(r["form"]))),
@@ -301,6 +305,11 @@ def _compared(frame: pl.DataFrame, figure: str, paper: Paper, reasons: pl.DataFr
                     ours, told = either[0], f"{either[1]}; {why}"
                 label = f"{workload}: {form}, over {EITHER}"
                 found.append(Compared(label, "1", ours, paper.value(figure, series, x), told))
+        row = None if isinstance(table, Unavailable) else _form(table, workload, TURNS)
+        if row is not None:
+            none = Unavailable("the paper's simulators take no turns on the cores")
+            why = _cause(frame, workload, row, reasons)
+            found.append(Compared(f"{workload}: {TURNS}", "1", row["over_best"], none, why))
         if figure == "fig14b":
             found.append(_first_share(frame, workload, values, paper, reasons))
     return [*found, *not_measured(paper, figure, used)]

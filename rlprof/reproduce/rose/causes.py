@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlprof.reproduce.rose.reasons import BOTH, IN_TURN, READ
+from rlprof.reproduce.rose.reasons import BOTH, CORES, IN_TURN, READ
 from rlprof.reproduce.rose.results import simulator_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def bounds(reasons: pl.DataFrame | None, workload: str, *, mps: bool) -> str:
             coarse = "" if READ in limits else ", from a mean utilisation alone"
             said.append(f"{native / turn:.2f} if calls take turns on the GPU{coarse}")
             if BOTH in limits:
-                said.append(f"{native / limits[BOTH]:.2f} by drawing and SM time, whatever the graph")
+                hard = [BOTH, CORES] if limits.get(CORES, 0.0) > limits[BOTH] else [BOTH]
+                each = " and ".join(f"{native / limits[name]:.2f} by {name}" for name in hard)
+                said.append(f"{each}, whatever the graph")
         if said:
             told.append(f"{' and '.join(said)} in {Path(file).stem}")
     return f"at most so many times as fast: {'; '.join(told)}" if told else ""
@@ -92,6 +94,9 @@ def drawing(reasons: pl.DataFrame | None, workload: str) -> str:
     if not pairs:
         return ""
     text = f"drawing takes the GPU in turn with compute: beside each other {' and '.join(pairs)}"
+    of = {r["what"]: r["seconds"] for r in _rows(reasons, workload, mps=False) if r["kind"] == "limit"}
+    if of.get(CORES, 0.0) > of.get(BOTH, float("inf")):
+        text = f"two simulators at once want the same cores, and {text}"
     executes, draws = (_found(rows, kind="use", what=f"the GPU {w}") for w in ("executes", "draws"))
     profile = executes and _found(rows, kind="profile", file=executes["file"], what="native iteration")
     if executes and draws and profile:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Parts of an iteration by the names of its phases. Rollouts are the loop between policy and simulator.
 PARTS = {"iteration": "iteration", "generate_rollouts": "interaction loop"}
+#: Stands for a value that nobody knows.
+UNKNOWN = "-"
 NOT_STORED = Unavailable("no optimised iterations with samples of activity are stored")
 
 
@@ -43,10 +46,11 @@ def activity_rows(file: str, document: Document) -> list[dict[str, Any]]:
 
     Rows of ``kind`` "part": of each iteration and each of `PARTS`, ``seconds``, ``covered_frac``,
     ``active_frac``, ``below_half`` and ``below_most`` (shares of its time below 50 and 80 %), the median
-    ``period_s`` of the samples and their ``source``. Of "level": ``share_frac`` of a variant's time with
-    activity from ``from_frac`` to the next level. Of "course": ``active_frac`` at ``at_s`` of the iteration
-    of median length, of what is drawn: the best of today's schedules and the optimised order, with its quota
-    and without. Only the first have the facts of the run.
+    ``period_s`` of the samples and their ``source``. Others have ``values``, one after the other with spaces
+    between. Of "level": the share of a variant's time with activity in each of `LEVELS` equal steps from 0 to
+    1. Of "course": activity in equal steps of the iteration of median length, ``seconds``; `UNKNOWN` where
+    there is no sample; of what is drawn: the best of today's schedules and the optimised order, with its
+    quota and without. Only the first have the facts of the run.
     """
     withdrawn, decided = document.get("withdrawn") or {}, outcome(document)
     by_variant: dict[str, list[dict[str, Any]]] = {}
@@ -89,14 +93,11 @@ def _levels(iterations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for name, shown in PARTS.items():
         known = [p for i in iterations if (p := i["over_time"]["parts"].get(name)) and p["levels"]]
         total = sum(p["seconds"] for p in known)
-        rows += [
-            {
-                "part": shown,
-                "from_frac": level / LEVELS,
-                "share_frac": sum(p["seconds"] * p["levels"][level] for p in known) / total,
-            }
-            for level in range(LEVELS if total else 0)
-        ]
+        if total:
+            shares = (
+                sum(p["seconds"] * p["levels"][level] for p in known) / total for level in range(LEVELS)
+            )
+            rows.append({"part": shown, "values": _packed(shares)})
     return rows
 
 
@@ -104,12 +105,17 @@ def _course(iterations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Activity over the iteration whose length is nearest to the median."""
     middle = median(i["wall_s"] for i in iterations)
     one = min(iterations, key=lambda i: abs(i["wall_s"] - middle))
-    course, length = one["over_time"]["course"], one["over_time"]["parts"]["iteration"]["seconds"]
-    return [
-        {"at_s": round(n * length / len(course), 6), "active_frac": active}
-        for n, active in enumerate(course)
-        if active is not None
-    ]
+    length = one["over_time"]["parts"]["iteration"]["seconds"]
+    return [{"seconds": length, "values": _packed(one["over_time"]["course"])}]
+
+
+def _packed(values: Iterable[float | None]) -> str:
+    """Numbers in one cell: a row for each makes a table of which nine tenths are the name of the run."""
+    return " ".join(UNKNOWN if value is None else repr(value) for value in values)
+
+
+def _unpacked(cell: str) -> list[float | None]:
+    return [None if value == UNKNOWN else float(value) for value in cell.split()]
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
@@ -244,10 +250,13 @@ def course(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """Return activity over an iteration of both variants of a run: ``variant``, ``at_s``, ``active_frac``."""
     import polars as pl
 
-    rows = frame.filter(
-        pl.col("kind") == "course", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
-    )
-    return rows.select(pl.col("variant").replace(pair.names), "at_s", "active_frac")
+    rows = []
+    for row in _drawn(frame, pair, "course"):
+        values = _unpacked(row["values"])
+        step_s = row["seconds"] / len(values)
+        rows += [(row["variant"], round(n * step_s, 6), v) for n, v in enumerate(values) if v is not None]
+    schema = {"variant": pl.String, "at_s": pl.Float64, "active_frac": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
@@ -260,19 +269,22 @@ def distribution(frame: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     """
     import polars as pl
 
-    rows = frame.filter(
-        pl.col("kind") == "level", pl.col("file") == pair.file, pl.col("variant").is_in(list(pair.names))
-    )
-    return (
-        rows.sort("from_frac", maintain_order=True)
-        .with_columns(
-            (pl.col("from_frac") + 1 / LEVELS).alias("below_frac"),
-            pl.col("share_frac").cum_sum().over("part", "variant"),
-            pl.col("variant").replace(pair.names),
-        )
-        .select("part", "variant", "below_frac", "share_frac")
-        .sort("part", "variant", maintain_order=True)
-    )
+    rows = [
+        (row["part"], row["variant"], (level + 1) / LEVELS, below)
+        for row in _drawn(frame, pair, "level")
+        for level, below in enumerate(accumulate(v or 0.0 for v in _unpacked(row["values"])))
+    ]
+    schema = {"part": pl.String, "variant": pl.String, "below_frac": pl.Float64, "share_frac": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row").sort("part", "variant", maintain_order=True)
+
+
+def _drawn(frame: pl.DataFrame, pair: Pair, kind: str) -> list[dict[str, Any]]:
+    """Rows of both variants of a run, as they are called in charts."""
+    return [
+        {**row, "variant": pair.names[row["variant"]]}
+        for row in frame.iter_rows(named=True)
+        if (row["kind"], row["file"]) == (kind, pair.file) and row["variant"] in pair.names
+    ]
 
 
 def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:

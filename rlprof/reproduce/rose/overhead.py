@@ -12,10 +12,15 @@ from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
+    documents,
     facts,
+    is_optimisation,
+    is_rollout_quota,
+    on_gpu,
     optimisation_study,
     outcome,
     set_up,
+    stored_study,
 )
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 PARTS = ("training that counts", "net overhead", "quota search")
+#: What an optimisation took, and an iteration by what it found gains.
+SPENT = ("total_s", "retained_training_s", "net_s", "gain_s")
+#: Steps of `benchmarks.gpu.rollout_quota` that are its search; each pass is named by its levels too.
+QUOTA_STEPS = ("levels", "pair", "sweep", "fine")
 NOT_STORED = Unavailable("no optimisation is stored")
 #: Length of a complete run in iterations, and of the paper's iterations in seconds (85,727 s / 252).
 ITERATIONS, PAPER_ITERATION_S = 250, 340.0
@@ -34,7 +43,10 @@ def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
 
     ``iteration_s`` is the median of complete iterations by the selected graph, or of the best order that ran
     where nothing was selected; ``quota_s`` what finding levels and a quota took, which is not in the others.
+    A search of the rollout's quota by itself is a row too: it has ``quota_s`` alone, and `searches_alone`.
     """
+    if is_rollout_quota(document):
+        return _quota_rows(file, document)
     found = document.get("optimisation")
     if not isinstance(found, dict) or "overhead" not in found:
         return []
@@ -46,11 +58,44 @@ def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
             **outcome(document),
             "stopped": found.get("stopped"),
             "iteration_s": _iteration_s(found),
-            **{name: spent.get(name) for name in ("total_s", "retained_training_s", "net_s", "gain_s")},
+            **{name: spent.get(name) for name in SPENT},
             "paid_back_after_iterations": spent.get("paid_back_after_iterations"),
             "quota_s": sum(quota) if quota else None,
         }
     ]
+
+
+def _quota_rows(file: str, document: Document) -> list[dict[str, Any]]:
+    """The row of a search of the rollout's quota by itself: no graph was searched, no iteration trained."""
+    found, steps = document.get("quotas") or {}, document.get("steps", {})
+    taken = [
+        step["seconds"]
+        for name, step in steps.items()
+        if name.partition("_")[0] in QUOTA_STEPS and "seconds" in step
+    ]
+    if not found.get("search") or not taken:
+        return []
+    ended = (
+        "a search of the rollout's quota by itself, not within that of a graph:"
+        f" {len(found.get('sweep') or ())} levels, without a complete iteration"
+    )
+    if "seconds" in (build := steps.get("build", {})):
+        ended += f"; building the program took {build['seconds']:.3g} s, apart"
+    nothing = ("stopped", "iteration_s", *SPENT, "paid_back_after_iterations")
+    return [
+        {
+            **facts(file, document),
+            **outcome(document),
+            "ended": ended,
+            **dict.fromkeys(nothing),
+            "quota_s": sum(taken),
+        }
+    ]
+
+
+def searches_alone(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a search of the rollout's quota by itself."""
+    return row["rounds"] is None
 
 
 def _iteration_s(found: Mapping[str, Any]) -> float | None:
@@ -61,7 +106,14 @@ def _iteration_s(found: Mapping[str, Any]) -> float | None:
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
-    """Return the study of stored optimisations: on a GPU, or on a processor."""
+    """Return the study of stored optimisations: on a GPU (and quota searches), or on a processor."""
+
+    def wanted(document: Document) -> bool:
+        known = is_optimisation(document) or is_rollout_quota(document)
+        return known and on_gpu(document) and bool(overhead_rows("", document))
+
+    if preset == "h200" and (stored := documents(checkout, wanted)):
+        return stored_study("rose/overhead", preset, seed, stored, overhead_rows)
     return optimisation_study("rose/overhead", preset, seed, checkout, overhead_rows)
 
 
@@ -78,6 +130,8 @@ def shares(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
 
     if frame.is_empty():
         return NOT_STORED
+    # a table of quota searches alone has columns without a number
+    frame = frame.with_columns(pl.col("net_s", "iteration_s", "paid_back_after_iterations").cast(pl.Float64))
     return frame.select(
         "file",
         "workload",
@@ -119,7 +173,10 @@ def spent_rows(frame: pl.DataFrame, paper: Paper) -> pl.DataFrame | Unavailable:
 def _labelled(frame: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """Rows with a name for each run: what it optimised, and its file where several did the same."""
     rows = list(frame.iter_rows(named=True))
-    labels = [f"{r['workload']}{', MPS' if r['mps'] else ''}" for r in rows]
+    labels = [
+        f"{r['workload']}{', MPS' if r['mps'] else ''}{', a quota by itself' if searches_alone(r) else ''}"
+        for r in rows
+    ]
     return [
         (f"{label}, {Path(r['file']).stem}" if labels.count(label) > 1 else label, r)
         for label, r in zip(labels, rows, strict=True)
@@ -170,12 +227,15 @@ def _compared(label: str, row: Mapping[str, Any], paper: Paper, name: str, why: 
         ),
     ]
     if row.get("quota_s") is not None:
-        rows.append(one("quota search, apart", "s", "quota_s", 1, apart if name == "ManiSkill" else none))
+        search = one("quota search, apart", "s", "quota_s", 1, apart if name == "ManiSkill" else none)
+        rows = [search] if searches_alone(row) else [*rows, search]
     return rows
 
 
 def _cause(row: Mapping[str, Any]) -> str:
     """What differs, and what the optimiser found."""
+    if searches_alone(row):
+        return f"{set_up(row)}; {row['ended']}"
     text = f"{set_up(row)}; {row['accepted']} of {row['rounds']} rounds accepted, {row['ended']}"
     if row["iteration_s"] is not None:
         text += f"; an iteration takes {row['iteration_s']:.3g} s here, {PAPER_ITERATION_S:.0f} s there"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: What a document of `rlprof quota` has.
 MARKS = {"mechanism", "branches", "alone", "together", "search"}
 ALL_PERCENT = 100
+#: Levels whose times are as near to the least one, as a share of it, are told: rounds scatter as much.
+NEAR = 0.03
 
 
 def tunings(document: Any, path: str = "") -> Iterator[tuple[str, Document]]:
@@ -50,7 +52,7 @@ def trial_rows(file: str, document: Document) -> list[dict[str, Any]]:
     (without MPS); ``percent`` is the quota of the branch that waits, of all SMs or cores, and ``amount`` how
     many ``unit`` that is. A level that a sweep and the search measured counts once. ``simulator`` is null for
     two commands; else the branches are processes of embodied training, and the time is that of a comparison
-    of the selected graph, or of an answer beside a chunk.
+    of the selected graph, or of an answer beside the mean chunk of an episode.
     """
     base = {"file": file, **run_facts(document)}
     rows: list[dict[str, Any]] = []
@@ -92,7 +94,7 @@ def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str
         "unit": "SMs",
         "simulator": config["simulator"],
         "branches": f"{pair['earlier']}; {pair['later']}: {config['policy']}, {config['envs']} environments",
-        "reason": found.get("reason"),
+        "reason": _reason(document),
         "waits": pair["earlier"],
     }
     trials = _trials(facts, found)
@@ -108,6 +110,15 @@ def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str
         *([_row(facts, "unmanaged", "all", unmanaged, None)] if unmanaged.get("time_s") is not None else []),
         *trials,
     ]
+
+
+def _reason(document: Document) -> str | None:
+    """Why a search ended so; earlier ones of a rollout compared quotas by whatever chunks they had."""
+    found = document["quotas"]
+    reason: str | None = found.get("reason")
+    if is_rollout_quota(document) and reason and "compared_by" not in found:
+        reason += " (medians over unequal chunks of an episode)"
+    return reason
 
 
 def _trials(facts: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -233,6 +244,10 @@ def cause(frame: pl.DataFrame) -> str:
         f" (Table 1, 2.661 of 7.192 s); levels measured: {levels}, on {where}; {what} (column"
         " branches of the raw table) here, pi0.5 and ManiSkill there"
     )
+    times = sweep(frame)
+    if (least := best(times)) is not None:
+        near = times.filter(pl.col("seconds") <= (1 + NEAR) * least["seconds"])["percent"]
+        text += f"; within {100 * NEAR:.0f} % of the least time: {', '.join(f'{p:.0f}' for p in near)} %"
     ended = dict.fromkeys(reason for reason in shown["reason"] if reason)
     return "; ".join([text, *(f"the search says: {reason}" for reason in ended)])
 

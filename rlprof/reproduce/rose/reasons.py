@@ -28,13 +28,15 @@ from rlprof.reproduce.study import Study
 
 #: Limits: all that executes, in turn; the same, by readings of one iteration; drawing and SM time.
 IN_TURN, READ, BOTH = "in turn", "in turn, by readings", "drawing and SM time"
+#: Processor time of all processes, divided by the cores.
+CORES = "cores"
 #: Names of limits in results of several ages.
 LIMITS = {
     "GPU time slices": IN_TURN,
     "GPU time slices, kernels in turn": IN_TURN,
     "graphics slices and SM time": BOTH,
     "SM time": "SM time",
-    "cores": "cores",
+    "cores": CORES,
 }
 ANY_GRAPH = "any graph"
 #: Short names of nodes; others are called by their last part.

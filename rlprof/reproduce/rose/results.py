@@ -43,8 +43,12 @@ PAPER_POLICIES = {
 USUAL_POLICY = "pi0"
 #: Options that say how an MPS daemon's clients share SMs, or how a run is measured, not what is trained.
 OF_MPS = ("simulator_sm_percent", "rollout_sm_percent", "same_iteration", "timeout_s")
+#: What configurations had that lack it: they were stored before there was a choice.
+BEFORE = {"simulator_cores": 0}
 #: Actions of a chunk, unless a workload's name says otherwise.
 USUAL_CHUNK = 5
+#: Environments by simulator, unless a workload's name says otherwise; names with other simulators never do.
+USUAL_ENVS = {"libero": 16, "mujoco_warp": 80}
 Document = dict[str, Any]
 
 
@@ -205,8 +209,8 @@ def stored_study(
     return Study(name, preset, seed, {"files": digests}, cases, reads=True, stale=stale, measured=measured)
 
 
-def workload(simulator: str, chunk_steps: int, policy: str = USUAL_POLICY) -> str:
-    """Name what is trained, for people: runs of one simulator with other chunks or policies are not compared.
+def workload(simulator: str, chunk_steps: int, policy: str = USUAL_POLICY, envs: int | None = None) -> str:
+    """Name what is trained, for people: runs of other chunks, policies, environments are not compared.
 
     Parameters
     ----------
@@ -216,9 +220,12 @@ def workload(simulator: str, chunk_steps: int, policy: str = USUAL_POLICY) -> st
         Actions of a chunk.
     policy : str
         Its name; told where it is not the usual one, see `policy_of`.
+    envs : int, optional
+        How many; told where they are not as many as usual with that simulator.
     """
     words = [simulator]
     words += [policy] if policy != USUAL_POLICY else []
+    words += [f"{envs} environments"] if envs not in (None, USUAL_ENVS.get(simulator, envs)) else []
     words += [f"{chunk_steps} actions a chunk"] if chunk_steps != USUAL_CHUNK else []
     return ", ".join(words)
 
@@ -247,19 +254,21 @@ def file_stem(workload: str) -> str:
 def facts(file: str, document: Document) -> dict[str, Any]:
     """Return what every row holds of the run that it belongs to."""
     config = document["config"]
+    chunk_steps = config.get("chunk_steps", USUAL_CHUNK)
     return {
         "file": file,
         "simulator": config["simulator"],
-        "workload": workload(config["simulator"], config.get("chunk_steps", USUAL_CHUNK), config["policy"]),
+        "workload": workload(config["simulator"], chunk_steps, config["policy"], config["envs"]),
         "setup": setup_of(config),
         "policy": config["policy"],
         "preset": config.get("preset"),
         "envs": config["envs"],
-        "chunk_steps": config.get("chunk_steps", USUAL_CHUNK),
+        "chunk_steps": chunk_steps,
         "denoise_steps": config.get("denoise_steps"),
         "device": config["device"],
         **run_facts(document),
         "workers": config.get("workers"),
+        "simulator_cores": config.get("simulator_cores") or 0,
         "cuda_graph": bool(config.get("cuda_graph")),
         "mps": str(document.get("argv", {}).get("mps")) == "True",
         "same_iteration": same_iteration(document),
@@ -271,7 +280,7 @@ def setup_of(config: Mapping[str, Any]) -> str:
 
     Runs of one hash trained the same, and differ in the daemon alone.
     """
-    kept = {k: v for k, v in config.items() if v is not None and k not in OF_MPS}
+    kept = {k: v for k, v in config.items() if k not in OF_MPS and v not in (None, BEFORE.get(k))}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -304,6 +313,7 @@ def with_run(frame: pl.DataFrame) -> pl.DataFrame:
         said = ["captured steps"] if row["cuda_graph"] else []
         if row["workers"] and row["simulator"] != "mujoco_warp":  # its one process has no others beside it
             said.append(f"{row['workers']} process{'es' if row['workers'] > 1 else ''}")
+        said += [f"turns on {row['simulator_cores']} cores"] if row["simulator_cores"] else []
         said.append(f"MPS {'on' if row['mps'] else 'off'}")
         names[row["file"]] = ", ".join(said)
         of.setdefault((row["workload"], names[row["file"]]), []).append(row["file"])

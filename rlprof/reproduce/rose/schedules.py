@@ -209,12 +209,22 @@ def cause(frame: pl.DataFrame, workload: str) -> str:
     return set_up(rows[-1]) + withdrawn(frame, workload)
 
 
-def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
-    """Say what splitting the batch into two groups costs, from parts that were measured alone."""
-    parts = by_workload(alone).get((simulator, False), {})
+def cause_of_halves(alone: pl.DataFrame, workload: str, table: pl.DataFrame) -> str:
+    """Say what splitting the batch into two groups costs, from parts alone, or from complete iterations.
+
+    Parameters
+    ----------
+    alone : polars.DataFrame
+        Parts that were measured alone.
+    workload : str
+        Its name.
+    table : polars.DataFrame
+        Complete iterations, as `by_variant` gives them.
+    """
+    parts = by_workload(alone).get((workload, False), {})
     serial, halves = parts.get("serial"), parts.get("two groups, overlapped")
     if serial is None or halves is None:
-        return "what two groups cost was not measured"
+        return _halves_in_iterations(table, workload)
     told = (
         f"a chunk takes {halves:.2f} s with halves of the batch that overlap, {serial:.2f} s one after the"
         " other"
@@ -225,6 +235,24 @@ def cause_of_halves(alone: pl.DataFrame, simulator: str) -> str:
         f"what two groups cost: {told} with all of it; half of a batch does not take half the time where the"
         " host launches kernels more slowly than they run"
     )
+
+
+def _halves_in_iterations(table: pl.DataFrame, workload: str) -> str:
+    """What halves of a batch cost, by `colocated-pipe` beside `colocated` of the same run."""
+    rates: dict[str, dict[str, float]] = {}
+    for row in table.iter_rows(named=True):
+        if row["workload"] == workload:
+            rates.setdefault(row["file"], {})[row["variant"].replace("native", "colocated")] = row[
+                "steps_per_s"
+            ]
+    told = [
+        f"{100 * (of['colocated-pipe'] / of['colocated'] - 1):+.0f} % in {Path(file).stem}"
+        for file, of in rates.items()
+        if {"colocated", "colocated-pipe"} <= set(of)
+    ]
+    if not told:
+        return "what two groups cost was not measured"
+    return f"two groups, colocated-pipe, change the throughput of colocated by {', '.join(told)}"
 
 
 def _there(frame: pl.DataFrame) -> list[tuple[str, str]]:
@@ -254,7 +282,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         # what the gain is over: the fastest of another run may be another one
         best = (best_schedule(table, workload, most["file"]) if most else None) or best
         ours = best["variant"].replace("native", "colocated")
-        halves = cause_of_halves(tables["alone"], simulator_of(workload)) + withdrawn(frame, workload)
+        halves = cause_of_halves(tables["alone"], workload, table) + withdrawn(frame, workload)
         x = f"H100, {name}, {paper_name(workload)}"
         printed, variant = paper.value("fig11", series, x), called(most) if most else "none ran"
         used.add((series, x))

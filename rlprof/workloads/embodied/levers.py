@@ -31,11 +31,12 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "overlap-rendering": ("rendering",),
     "client-priority": ("simulator_low_priority",),
     "nice": ("simulator_nice",),
+    "core-turns": ("simulator_cores",),
 }
 #: Values of `Config` that levers change.
 LEVER_FIELDS = (
     *("cuda_graph", "rendering", "painters", "shadows", "workers"),
-    *("simulator_low_priority", "simulator_nice"),
+    *("simulator_low_priority", "simulator_nice", "simulator_cores"),
 )
 #: Values to try in place of those that are found here; a reason: the lever is not to be tried.
 Wanted = Mapping[str, "tuple[Value, ...] | Unavailable | None"]
@@ -80,8 +81,8 @@ def _fixed(name: str, given: Mapping[str, Any]) -> Unavailable | None:
 
 
 def _value(name: str, text: str) -> Value:
-    if name in ("workers", "groups"):
-        least = 1 if name == "workers" else 2
+    if name in ("workers", "groups", "core-turns"):
+        least = {"workers": 1, "groups": 2, "core-turns": 0}[name]
         if text.isdecimal() and int(text) >= least:
             return int(text)
         raise ConfigurationError(f"{name}={text}", hint=f"give numbers from {least} on, such as {name}=2/4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlprof.overlap.optimize.levers import Lever, Value
@@ -15,6 +16,7 @@ from rlprof.workloads.embodied.sharing import no_client_priority
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import CallGraph
     from rlprof.workloads.embodied.optimize import Embodied
+    from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 
 #: A nice value to try: a thread of value 0 has nine times the weight then.
 NICE = 10
@@ -28,7 +30,7 @@ def overlap_levers(here: Embodied, graph: CallGraph, wanted: Wanted) -> list[Lev
     if Rendering.name in wanted:
         wanted = {OverlapRendering.name: wanted[Rendering.name], **wanted}
     levers: list[Lever] = []
-    for lever in (OverlapRendering, ClientPriority, Nice):
+    for lever in (OverlapRendering, ClientPriority, Nice, CoreLimit):
         if lever.name in wanted:
             values = wanted[lever.name]
             if len(graph.streams) < 2 and not isinstance(values, Unavailable):
@@ -138,3 +140,56 @@ class Nice(Exchanged):
     def changes(self, value: Value) -> dict[str, Any]:
         """Values of the configuration."""
         return {"simulator_nice": value}
+
+
+class CoreLimit:
+    """How many processes of all simulators do physics at a time; see `rlprof.overlap.optimize.levers.Lever`.
+
+    Beside each other two simulators of a process for each core take twice as long each, and the policy
+    answers both when the cores have nothing to do. In turns the first one is ready in half that time. All
+    processes go on: nothing is exchanged.
+
+    Parameters
+    ----------
+    here : Embodied
+        What is optimised.
+    wanted : tuple of value, Unavailable or None
+        As of `Wanted`.
+    """
+
+    name = "core-turns"
+
+    def __init__(self, here: Embodied, wanted: Sequence[Value] | Unavailable | None = None) -> None:
+        self._here, self._wanted = here, wanted
+        self._turns: CoreTurns | None = here.trainer.env.cores
+
+    @property
+    def present(self) -> Value:
+        """How many; 0: all."""
+        return self._here.config.simulator_cores
+
+    def others(self) -> Sequence[Value] | Unavailable:
+        """Say other numbers: that of the cores, and no limit."""
+        if isinstance(self._wanted, Unavailable):
+            return self._wanted
+        if self._turns is None:
+            return Unavailable("no processes of the simulator do physics on the cores")
+        config, cores = self._here.config, len(os.sched_getaffinity(0))
+        processes = min(max(config.workers, 1), config.envs) * (1 + len(self._here.simulator.beside))
+        if not self._wanted and processes <= cores:
+            return Unavailable(f"the {processes} processes of all simulators have a core each, of {cores}")
+        return tuple(n for n in self._wanted or (cores, 0) if n != self.present)
+
+    def use(self, value: Value) -> None:
+        """Let so many do physics at a time from the next chunk on."""
+        assert self._turns is not None
+        self._turns.places = int(value or 0)
+
+    def refused(self) -> str | None:
+        """Processes that are there take turns."""
+        return None
+
+    def keep(self, value: Value) -> None:
+        """Let it be so."""
+        self.use(value)
+        self._here.config = replace(self._here.config, simulator_cores=int(value or 0))

@@ -9,6 +9,9 @@ from typing import Any
 
 from rlprof.reproduce.compare import Compared
 
+#: Environments of made runs by simulator, where they are not 16.
+ENVS = {"mujoco_warp": 80}
+
 
 def iteration(
     variant: str, turn: int, rate: float, active: float | None = 0.4, **more: Any
@@ -31,7 +34,12 @@ def iteration(
 def run(simulator: str = "libero", mps: bool = False, device: str = "cuda:0") -> dict[str, Any]:
     return {
         "command": "run",
-        "config": {"simulator": simulator, "policy": "pi0", "envs": 16, "device": device},
+        "config": {
+            "simulator": simulator,
+            "policy": "pi0",
+            "envs": ENVS.get(simulator, 16),
+            "device": device,
+        },
         "argv": {"mps": str(mps)},
         "machine": {
             "gpu": "NVIDIA H200, 580.1, 345 MHz\nNVIDIA H200",

@@ -90,6 +90,19 @@ def test_reasons_are_computed_from_readings_and_calls(tmp_path: Path) -> None:
     assert causes.measured(found, "mujoco_warp", mps=False) == ""
 
 
+def test_cores_are_named_where_they_bind(tmp_path: Path) -> None:
+    for seconds, binds in ((9.0, True), (6.0, False)):  # drawing and SM time: 7 s
+        document = profiled()
+        document["bound"]["any graph"]["limits"].append({"name": "cores", "least_s": seconds})
+        there = made.checkout(tmp_path / str(binds), optimize_libero=document)
+        timelines = {"result": "optimize_libero.json", "timelines": {"before": BEFORE, "after": AFTER}}
+        made.write(there / "benchmarks/results/gpu/timelines_libero.json", timelines)
+        found = obtain(reasons.study("h200", 0, there), tmp_path / f"{binds} out").table.frame
+        told = causes.measured(found, "libero", mps=False)
+        assert ("1.11 by cores, whatever the graph" in told) == binds
+        assert ("two simulators at once want the same cores" in told) == binds
+
+
 def test_a_limit_that_another_run_would_need_is_not_made_up(tmp_path: Path) -> None:
     document = profiled()
     del document["steps"]["native_profile"]["gpu_utilization_readings"]
@@ -199,6 +212,8 @@ def test_another_set_up_is_no_reference(tmp_path: Path) -> None:
 def test_a_set_up_is_the_configuration_but_for_the_daemon() -> None:
     one = {"simulator": "mujoco_warp", "envs": 80, "rewards": None}
     assert setup_of(one) == setup_of({"envs": 80, "simulator": "mujoco_warp", "simulator_sm_percent": 50})
+    assert setup_of(one) == setup_of(one | {"simulator_cores": 0})  # stored before there were turns on cores
+    assert setup_of(one) != setup_of(one | {"simulator_cores": 16})
     assert setup_of(one) != setup_of(one | {"envs": 16})
 
 

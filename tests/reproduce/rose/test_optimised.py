@@ -278,6 +278,66 @@ def test_searching_a_quota_is_told_apart(tmp_path: Path) -> None:
     assert spent.filter(pl.col("run") == "mujoco_warp, MPS")["seconds"].sum() == 380.0
 
 
+def rollout_quota(**quotas: Any) -> dict[str, Any]:
+    """A document as `benchmarks.gpu.rollout_quota` writes it."""
+    document = made.run("mujoco_warp", mps=True) | {"command": "rollout_quota"}
+    seconds = {"build": 35.0, "levels": 0.4, "alone": 7.0, "pair": 8.1, "sweep_52": 60.0, "fine_76_72": 47.0}
+    document["steps"] = {name: {"ok": True, "seconds": taken} for name, taken in seconds.items()}
+    trials = [{"setting": p, "amount": p, "time_s": t, "runs": 4} for p, t in ((100, 1.3), (76, 1.1))]
+    document["quotas"] = {
+        "pair": {"earlier": "rollout", "later": "simulator", "earlier_ready_s": 0.5, "later_ready_s": 1.3},
+        "quotas": {"rollout": 76},
+        "reason": "76 % takes 15.4 % less than all SMs",
+        "search": {"trials": trials},
+        "sweep": trials,
+        **quotas,
+    }
+    return document
+
+
+def test_a_quota_search_by_itself_has_its_seconds_and_no_others(tmp_path: Path) -> None:
+    frame = rows(overhead, tmp_path, graph=made.optimised("mujoco_warp", mps=True), quota=rollout_quota())
+    compared = overhead.compare({"overhead": frame}, PAPER)
+    found = {c.quantity: c for c in compared}
+    assert len(found) == len(compared)
+    alone = found["mujoco_warp, MPS, a quota by itself: quota search, apart"]
+    assert alone.ours == pytest.approx(0.4 + 8.1 + 60 + 47)
+    assert isinstance(alone.paper, Unavailable)
+    assert "by itself, not within that of a graph: 2 levels, without a complete iteration" in alone.cause
+    assert "building the program took 35 s, apart" in alone.cause
+    assert "rounds accepted" not in alone.cause
+    assert sum("a quota by itself" in name for name in found) == 1
+    assert found["mujoco_warp, MPS: net overhead"].ours == 100.0
+    assert "mujoco_warp, MPS: quota search, apart" not in found  # it had none
+    spent = overhead.spent_rows(frame, PAPER)
+    assert isinstance(spent, pl.DataFrame)
+    mine = spent.filter(pl.col("run") == "mujoco_warp, MPS, a quota by itself")
+    assert mine.select("what", "seconds").rows() == [("quota search", pytest.approx(115.5))]
+    table = overhead.shares(frame)
+    assert isinstance(table, pl.DataFrame)
+    assert dict(table.select("file", "of_own_run").iter_rows())["quota.json"] is None
+
+
+def test_a_quota_search_that_is_the_only_result_is_told_too(tmp_path: Path) -> None:
+    frame = rows(overhead, tmp_path, quota=rollout_quota())
+    (found,) = overhead.compare({"overhead": frame}, PAPER)
+    assert found.ours == pytest.approx(115.5)
+
+
+def test_where_the_rollout_did_not_wait_there_was_no_search(tmp_path: Path) -> None:
+    there = made.checkout(tmp_path, quota=rollout_quota(search=None, quotas={}))
+    assert not overhead.study("h200", 0, there).cases
+
+
+def test_quotas_that_were_compared_by_other_chunks_say_so(tmp_path: Path) -> None:
+    for form, told in (({}, True), ({"compared_by": "seconds of the mean chunk"}, False)):
+        frame = rows(quota, tmp_path / str(told), a=rollout_quota(**form))
+        least, *_ = made.told(quota.compare_sweep({"quota": frame}, PAPER))
+        assert least.ours == 76
+        assert "76 % takes 15.4 % less" in least.cause
+        assert ("medians over unequal chunks of an episode" in least.cause) == told
+
+
 def test_runs_of_one_simulator_are_told_apart(tmp_path: Path) -> None:
     frame = rows(overhead, tmp_path, first=made.optimised(), second=made.optimised())
     names = [c.quantity for c in overhead.compare({"overhead": frame}, PAPER)]
@@ -402,6 +462,16 @@ def test_todays_schedules_are_compared_with_as_they_are_drawn_best(tmp_path: Pat
     assert (found["variant"], found["over_best"]) == ("optimised", pytest.approx(1.25))
 
 
+def test_what_halves_cost_is_told_by_whole_iterations_where_nothing_else_is_known(tmp_path: Path) -> None:
+    variants = (("native", 100.0, 0.4), ("colocated-pipe", 72.0, 0.3), ("optimised", 130.0, 0.5))
+    there = made.checkout(tmp_path, a=made.optimised(variants=variants))
+    frame = obtain(schedules.study("h200", 0, there), tmp_path / "out").table.frame
+    table = schedules.by_variant(frame)
+    told = schedules.cause_of_halves(frame.head(0), "libero", table)
+    assert told == "two groups, colocated-pipe, change the throughput of colocated by -28 % in a"
+    assert "was not measured" in schedules.cause_of_halves(frame.head(0), "mujoco_warp", table)
+
+
 def test_workloads_with_other_chunks_are_not_taken_together(tmp_path: Path) -> None:
     five = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 130.0, 0.5)))
     ten = made.optimised(variants=(("native", 200.0, 0.5), ("optimised", 300.0, 0.7)))
@@ -432,10 +502,57 @@ def test_workloads_with_other_chunks_are_not_taken_together(tmp_path: Path) -> N
     }
 
 
+def test_workloads_with_other_numbers_of_environments_are_not_taken_together(tmp_path: Path) -> None:
+    many, few = (
+        made.optimised("mujoco_warp", variants=(("native", 100.0, 0.4), ("by hand", rate, 0.5)))
+        for rate in (140.0, 160.0)
+    )
+    few["config"]["envs"] = 16
+    few["optimisation"] = many["optimisation"] = None
+    there = made.checkout(tmp_path, many=many, few=few)
+    smaller = "mujoco_warp, 16 environments"
+    for study, compare, label in (
+        (ablation, ablation.compare_levers, "graph only over Colocated"),
+        (schedules, schedules.compare, "fastest variant (optimised) over it"),
+    ):
+        name = study.__name__.rpartition(".")[2]
+        frame = obtain(study.study("h200", 0, there), tmp_path / name).table.frame
+        found = {c.quantity: c.ours for c in compare({name: frame, "alone": frame.head(0)}, PAPER)}
+        assert found[f"mujoco_warp: {label}"] == pytest.approx(1.4)
+        assert found[f"{smaller}: {label}"] == pytest.approx(1.6)
+
+
+def test_turns_on_the_cores_are_a_form_of_their_own(tmp_path: Path) -> None:
+    shared = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 124.0, 0.5)))
+    turns = made.optimised(
+        variants=(("native", 100.0, 0.4), ("by hand", 148.0, 0.5), ("by hand, cores shared", 136.0, 0.5))
+    )
+    turns["optimisation"] = None
+    turns["config"]["simulator_cores"] = 16
+    frame = rows(ablation, tmp_path, shared=shared, turns=turns)
+    table = ablation.by_form(frame)
+    assert isinstance(table, pl.DataFrame)
+    over = {row["form"]: row["over_best"] for row in table.iter_rows(named=True)}
+    assert over[ablation.GRAPH] == pytest.approx(1.24)
+    assert over[ablation.TURNS] == pytest.approx(1.48)
+    assert over["by hand, cores shared"] == pytest.approx(1.36)
+    compared = {c.quantity: c for c in ablation.compare_rounds({"ablation": frame}, PAPER)}
+    assert compared["libero: two rounds over Colocated+Pipe"].ours == pytest.approx(1.24)
+    assert compared[f"libero: {ablation.TURNS}"].ours == pytest.approx(1.48)
+    drawn = ablation.ladder(frame, "fig14b", PAPER)
+    assert isinstance(drawn, pl.DataFrame)
+    assert drawn["form"].to_list()[-1] == ablation.TURNS
+    assert "turns on 16 cores" in results.with_run(frame)["run"][-1]
+
+
 @pytest.mark.parametrize("simulator", ["libero", "mujoco_warp"])
 @pytest.mark.parametrize("chunk_steps", [1, 5, 10])
-def test_a_workload_is_named_after_its_simulator(simulator: str, chunk_steps: int) -> None:
-    name = results.workload(simulator, chunk_steps)
+@pytest.mark.parametrize("envs", [16, 80])
+def test_a_workload_is_named_after_its_simulator(simulator: str, chunk_steps: int, envs: int) -> None:
+    name = results.workload(simulator, chunk_steps, envs=envs)
+    usual = results.workload(simulator, chunk_steps)
     assert results.simulator_of(name) == simulator
-    assert (name == simulator) == (chunk_steps == 5)
+    assert (usual == simulator) == (chunk_steps == 5)
+    assert (name == usual) == (envs == results.USUAL_ENVS[simulator])
+    assert results.policy_of(name) == results.USUAL_POLICY
     assert results.file_stem(name).isidentifier()

@@ -32,6 +32,7 @@ def test_the_minimum_of_a_sweep(tmp_path: Path) -> None:
     assert table["over_all"].to_list() == [1.0, 0.8, 1.1]
     least, shape, _ = made.told(quota.compare_sweep({"quota": frame}, PAPER))
     assert (least.ours, least.paper, shape.ours) == (90.0, 95.0, "yes")
+    assert "within 3 % of the least time: 90 %" in least.cause
     off, best = quota.compare_best({"quota": frame}, PAPER)
     assert off.ours == pytest.approx(1.2)
     assert best.ours == pytest.approx(0.8)

@@ -328,7 +328,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(out: Path) -> Request:
     levers = wanted_levers("cuda-graph,rendering,workers=2,groups,priorities,client-priority", {})
-    for name in ("in-turn", "nice"):
+    for name in ("in-turn", "nice", "core-turns"):
         levers[name] = Unavailable("it is measured for real, and a machine may be busy")
     return Request(
         config=small(workers=1), out=out, activity="off", rounds=1, targets=1, alternatives=1, pairs=5,

@@ -282,7 +282,10 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     cost, before = again.result.cost, done.result.cost
     assert [s.number for s in cost.sessions] == [1, 2]
     assert [p.lost for p in cost.parts] == [0] * len(cost.parts)
-    assert cost.part("search").trials == before.part("search").trials > 0
+    # which window has most room is measured, and on a busy machine it may be one in which nothing may run
+    compared = any(e["what"] == "compared" for e in result["decisions"])
+    assert cost.part("search").trials == before.part("search").trials
+    assert (before.part("search").trials > 0) == compared
     assert cost.part("search").iterations == before.part("search").iterations
     assert cost.part("recording").iterations == 4
     # all of a session is counted, but for the writing of its result

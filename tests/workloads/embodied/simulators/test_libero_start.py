@@ -72,7 +72,8 @@ def test_the_command_line_says_it_in_one_line(tmp_path) -> None:
         [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+    # where loading takes its time, a line before it says that no iteration is done yet
+    (line,) = (x for x in done.stderr.strip().splitlines() if "no iteration is done yet" not in x)
     assert "tools/setup_libero.sh" in line
     assert not (tmp_path / "o").exists()
 

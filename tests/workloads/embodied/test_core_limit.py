@@ -1,0 +1,91 @@
+"""The lever `core-turns`: where it is tried, and that nothing but time changes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
+
+import torch
+
+from rlprof.overlap.equality import equal_bits
+from rlprof.overlap.optimize import derive
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.levers import wanted_levers
+from rlprof.workloads.embodied.optimize import embodied
+from rlprof.workloads.embodied.overlap_levers import CoreLimit
+from rlprof.workloads.embodied.runner import run
+from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
+from tests.workloads.embodied.made import small
+from tests.workloads.embodied.test_levers import here
+from tests.workloads.embodied.test_optimize import WHOLE
+
+
+def test_turns_on_the_cores_are_tried_where_simulators_have_more_processes_than_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+
+    def beside(spares: int, cores: CoreTurns | None, **values: Any) -> Any:
+        made = here(configure("tiny", **values), trainer=SimpleNamespace(env=SimpleNamespace(cores=cores)))
+        made.simulator = SimpleNamespace(beside=[None] * spares)
+        return made
+
+    turns = CoreTurns()
+    assert CoreLimit(beside(1, turns, workers=4)).others() == (4,)
+    assert CoreLimit(beside(1, turns, workers=4, simulator_cores=4)).others() == (0,)
+    assert CoreLimit(beside(1, turns, workers=4, simulator_cores=3)).others() == (4, 0)
+    wanted = wanted_levers("core-turns=2/3/0", {})["core-turns"]
+    assert CoreLimit(beside(1, turns, workers=2), wanted).others() == (2, 3)
+    why = "the 4 processes of all simulators have a core each, of 4"
+    assert CoreLimit(beside(1, turns, workers=2)).others() == Unavailable(why)
+    assert CoreLimit(beside(0, turns, workers=4)).others() == Unavailable(why)
+    assert "on the cores" in str(CoreLimit(beside(1, None, simulator="mujoco_warp", workers=1)).others())
+    fixed = wanted_levers(None, {"simulator_cores": 0})["core-turns"]
+    said = CoreLimit(beside(1, turns, workers=4), fixed).others()
+    assert said == Unavailable("--simulator-cores is given, which fixes it")
+    with pytest.raises(ConfigurationError, match="core-turns=few"):
+        wanted_levers("core-turns=few", {})
+
+
+def test_processes_take_turns_on_the_cores_with_the_same_bits(tmp_path: Path) -> None:
+    with embodied(small(workers=2), tmp_path, activity="off", spares=1) as found:
+        lever, turns = CoreLimit(found), found.trainer.env.cores
+        assert turns is not None
+        processes = (*found.simulator.process_ids, *found.simulator.beside[0].process_ids)
+        graph = derive(found.workload.native, WHOLE)
+        lever.use(1)
+        assert turns.places == 1
+        found.workload.iteration(graph)
+        lever.use(0)
+        assert turns.places == lever.present == 0
+        lever.keep(1)
+        assert turns.places == lever.present == found.config.simulator_cores == 1
+        assert (*found.simulator.process_ids, *found.simulator.beside[0].process_ids) == processes
+        found.workload.iteration(graph)
+        after = {k: v.clone() for k, v in found.trainer.actor.policy.state_dict().items()}
+        trained = found.iterations
+    run(small(), tmp_path / "plain", trained)
+    saved = torch.load(tmp_path / "plain" / "checkpoint.pt", weights_only=True)
+    assert equal_bits(dict(saved["actor"]), after)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"workers": 2, "simulator_cores": -1}, "-1 cores"),
+        ({"workers": 0, "simulator_cores": 2}, "no processes of the simulator mujoco_arm"),
+        ({"workers": 1, "simulator": "mujoco_warp", "simulator_cores": 2}, "no processes of the simulator"),
+    ],
+)
+def test_a_limit_that_nothing_can_keep_is_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        configure("tiny", **values)
