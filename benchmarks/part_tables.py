@@ -108,9 +108,9 @@ def rollout_quota_table(result: dict[str, Any]) -> str:
     c, quotas = result["config"], result["quotas"]
     out = [
         f"{machine_line(result)}, {c['simulator']} (substeps {c['substeps']}, objects {c['objects']}):"
-        f" {c['policy']}, {c['envs']} environments, chunks of {c['chunk_steps']} actions, under an MPS daemon."
-        " Seconds until an answer and a chunk at the same time are both ready, for the mean chunk of an"
-        " episode (`benchmarks.gpu.quota_rounds`).",
+        f" {c['policy']}, {c['envs']} environments, chunks of {c['chunk_steps']} actions, under an MPS"
+        " daemon. Seconds until an answer and a chunk at the same time are both ready, for the mean chunk of"
+        " an episode (`benchmarks.gpu.quota_rounds`).",
         "",
         "| quota of the rollout | SMs | rounds with each chunk | both ready s | less than with all SMs"
         " | the same, median of rounds with equal chunks | rollout ready s | simulator ready s |",

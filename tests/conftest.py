@@ -13,6 +13,12 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
 
 
+def python_path(*first: Path) -> str:
+    """PYTHONPATH of a child: folders, this checkout, and what the caller has, where packages may be alone."""
+    callers = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([*map(str, first), str(ROOT), *filter(None, callers)])
+
+
 # Tests run beside each other: with several threads each they, and their children, would only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -15,10 +15,10 @@ libraries=/tmp/dw/usr/lib/x86_64-linux-gnu
 # a neutral place: a report of nsys holds the paths of what it ran
 mkdir -p /opt/run /tmp/home; cp -r "$here/rlprof" "$here/benchmarks" "$here/tests" "$here/pyproject.toml" /opt/run/
 cd /opt/run || exit 1
-export PYTHONPATH=/opt/run:/tmp/site PYTHONUNBUFFERED=1 LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
+export PYTHONPATH=/opt/run:/tmp/site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 LD_LIBRARY_PATH="$libraries:${LD_LIBRARY_PATH:-}"
 # and a Python there that finds the same packages, so that neither its own path nor PYTHONPATH is in a report
 python3 - <<'PYTHON'
-import sys, sysconfig
+import os, sys, sysconfig
 from pathlib import Path
 prefix, base = Path("/opt/run"), Path(sys.executable).resolve()
 site = prefix / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -28,7 +28,7 @@ site.mkdir(parents=True, exist_ok=True)
 (prefix / "bin" / "python3").symlink_to(base)
 (prefix / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
 packages = sysconfig.get_path("purelib")
-(site / "all.pth").write_text(f"/opt/run\n/tmp/site\nimport site; site.addsitedir({packages!r})\n")
+(site / "all.pth").write_text(os.environ["PYTHONPATH"].replace(":", "\n") + f"\nimport site; site.addsitedir({packages!r})\n")
 PYTHON
 clean() { env -i PATH=/opt/run/bin:/usr/bin:/bin HOME=/tmp/home LANG=C.UTF-8 LD_LIBRARY_PATH="$libraries" "$@"; }
 step() { local name=$1 limit=$2 left began code; shift 2; case " $steps " in *" $name "*) ;; *) return;; esac

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+#: When this process began, but for the start of Python: `--seconds` count from then.
+BEGAN_S = time.monotonic()
 
 
 def environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import signal
 import time
 from contextlib import nullcontext
 from typing import Any
@@ -155,13 +156,19 @@ def main() -> None:
             sub.add_argument("--schedules", default=",".join(SYNCHRONOUS))
             sub.add_argument("--rounds", type=int, default=5, help="counted iterations of each schedule")
             sub.add_argument("--seconds", type=float, default=400.0)
-            sub.add_argument("--reserve", type=float, default=5.0, help="seconds to leave at the end")
+            sub.add_argument("--reserve", type=float, default=4.0, help="seconds to leave at the end")
             sub.add_argument("--mps", action="store_true", help="start an MPS daemon for the run")
             sub.add_argument("--name", default="", help="added to the name of the result")
             sub.add_argument("--times", type=int, default=5, help="of each solo measurement")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+    def interrupt(*_: Any) -> None:
+        """As Ctrl-C: what was measured is summed up and written, and processes are ended."""
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
     with mps_daemon() if getattr(args, "mps", False) else nullcontext():
         args.call(args)
 

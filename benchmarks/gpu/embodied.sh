@@ -28,16 +28,11 @@ case " $steps " in *" solo "*)
   LINES_SHOWN=40 step solo "${SOLO_SECONDS:-90}" python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
     --seconds "${SOLO_SECONDS:-90}" --parts solo --name _solo;; esac
 case " $steps " in *" run "*)
-  seconds=$(( $(left) - 25 ))
-  case " $steps " in *" mps_solo "*) seconds=$(( seconds - ${MPS_SECONDS:-100} ));; esac
+  after=0; case " $steps " in *" mps_solo "*) after=${MPS_SECONDS:-100};; esac
   more=(--parts "${PARTS:-solo,schedules}" --rounds "${ROUNDS:-5}" --schedules "${SCHEDULES:-colocated,colocated-pipe,hybrid,hybrid-pipe}")
-  [ -n "${MPS:-}" ] && more+=(--mps --name "${NAME:-_mps}")
-  [ -z "${MPS:-}" ] && [ -n "${NAME:-}" ] && more+=(--name "$NAME")
-  LINES_SHOWN=90 step run $(( seconds + 15 )) python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
-    --seconds "$seconds" "${more[@]}";; esac
+  LINES_SHOWN=90 step run $(( $(left) - after )) python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" "${named[@]}" \
+    --seconds "$(rest "$after")" "${more[@]}";; esac
 case " $steps " in *" mps_solo "*)
   LINES_SHOWN=40 step mps_solo "${MPS_SECONDS:-100}" python3 -m benchmarks.gpu.embodied run --out "$out" "${common[@]}" \
     --seconds "${MPS_SECONDS:-100}" --parts solo --mps --name _mps_solo;; esac
-rm -rf "$out/activity"
-cd "$out" || exit 1
-tar czf logs.tar.gz ./*.log && rm -f ./*.log; ls -la; echo "== all: $SECONDS s"
+finish

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.common import BEGAN_S
 from benchmarks.gpu.embodied_report import (
     Gpu,
     Report,
@@ -48,7 +49,7 @@ class Levers:
 
         self.args, self.config = args, configuration(args)
         self.wanted = wanted_levers(args.levers, {})  # refused before anything runs
-        self.ends = time.monotonic() + args.seconds - args.reserve
+        self.ends = BEGAN_S + args.seconds - args.reserve
         argv = {k: str(v) for k, v in vars(args).items() if k != "out"}
         name = f"levers_{args.simulator}{args.name}.json"
         facts = {
@@ -271,7 +272,7 @@ def main() -> None:
     workload_options(parser, "libero")
     add("--levers", default=ORDER, help="as of rlprof optimize embodied, in this order")
     add("--seconds", type=float, default=230.0)
-    add("--reserve", type=float, default=10.0, help="seconds for ending")
+    add("--reserve", type=float, default=4.0, help="seconds to leave at the end")
     add("--pairs", type=int, default=5, help="of complete iterations at most; below five, medians decide")
     add("--epsilon", type=float, default=0.01, help="least gain, as a share of the iteration")
     add("--spares", type=int, default=1)

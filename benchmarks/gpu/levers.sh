@@ -18,13 +18,11 @@ if [ "$simulator" = libero ] && [ -r .osmesa/osmesa.tar.xz ]; then
   . benchmarks/gpu/libero.sh; libero_osmesa .osmesa/osmesa.tar.xz "${LIBERO_DEST:-/tmp/libero}"
 fi
 common_options
-[ -n "${MPS:-}" ] && common+=(--mps --name "${NAME:-_mps}")
-[ -z "${MPS:-}" ] && [ -n "${NAME:-}" ] && common+=(--name "$NAME")
+common+=("${named[@]}")
 [ -n "${LEVERS:-}" ] && common+=(--levers "$LEVERS")
 [ -n "${GRAPH:-}" ] && common+=(--graph "$GRAPH")
 [ -n "${MEASURED:-}" ] && common+=(--measured "$MEASURED")
-seconds=$(( $(left) - 20 ))
 # shellcheck disable=SC2086
-LINES_SHOWN=${SHOWN:-110} step levers $(( seconds + 15 )) python3 -m benchmarks.gpu.levers --out "$out" "${common[@]}" --seconds "$seconds" ${MORE:-}
+LINES_SHOWN=${SHOWN:-110} step levers "$(left)" python3 -m benchmarks.gpu.levers --out "$out" "${common[@]}" --seconds "$(rest)" ${MORE:-}
 rm -rf "$out/activity"
 ls -la "$out"; echo "== all: $SECONDS s"

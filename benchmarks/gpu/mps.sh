@@ -20,7 +20,7 @@ if ls .gl/*.deb > /dev/null 2>&1; then for f in .gl/*.deb; do dpkg -x "$f" /; do
 for f in /usr/local/nvidia/share/glvnd/egl_vendor.d/10_nvidia.json /usr/share/glvnd/egl_vendor.d/10_nvidia.json; do
   [ -e "$f" ] && export __EGL_VENDOR_LIBRARY_FILENAMES=$f && break
 done
-export PYTHONPATH=$here:$site PYTHONUNBUFFERED=1 RLPROF_CACHE=/tmp/rlprof-cache
+export PYTHONPATH=$here:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 RLPROF_CACHE=/tmp/rlprof-cache
 trap 'timeout -k 5 30 python3 -m benchmarks.gpu.mps stop' EXIT
 timeout -k 10 $((limit - SECONDS)) python3 -m benchmarks.gpu.mps run --out "$out" --seconds $((limit - SECONDS - 15)) \
   ${steps:+--steps "$steps"} 2>&1 | tee "$out/mps.log" | cut -c1-900

@@ -53,7 +53,7 @@ def main() -> None:
         "--start", type=Path, help="file of that iteration's start: begin there, or write it if there is none"
     )
     add("--seconds", type=float, default=480.0)
-    add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
+    add("--reserve", type=float, default=4.0, help="seconds to leave at the end")
     add("--optimise-seconds", type=float, default=300.0)
     add("--optimise-share", type=float, default=0.6, help="of the time left")
     add("--rounds", type=int, default=2)

@@ -17,12 +17,8 @@ machine_ready
 simulator_ready || exit 1
 common_options
 common+=(--parts "${PARTS:-optimise,variants}")
-[ -n "${MPS:-}" ] && common+=(--mps --name "${NAME:-_mps}")
-[ -z "${MPS:-}" ] && [ -n "${NAME:-}" ] && common+=(--name "$NAME")
+common+=("${named[@]}")
 [ -n "${GRAPH:-}" ] && common+=(--graph "$GRAPH")
-seconds=$(( $(left) - 25 ))
 # shellcheck disable=SC2086
-LINES_SHOWN=${SHOWN:-110} step optimise $(( seconds + 15 )) python3 -m benchmarks.gpu.optimize --out "$out" "${common[@]}" --seconds "$seconds" ${MORE:-}
-rm -rf "$out/activity"
-cd "$out" || exit 1
-tar czf logs.tar.gz ./*.log && rm -f ./*.log; ls -la; echo "== all: $SECONDS s"
+LINES_SHOWN=${SHOWN:-110} step optimise "$(left)" python3 -m benchmarks.gpu.optimize --out "$out" "${common[@]}" --seconds "$(rest)" ${MORE:-}
+finish

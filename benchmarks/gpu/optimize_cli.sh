@@ -26,9 +26,9 @@ if [ -n "${MPS:-}" ]; then
   variables=$(python3 -m rlprof mps start --while $$) && eval "$variables" || { echo "== no MPS daemon"; exit 1; }
 fi
 budget=${BUDGET:-$(( $(left) - ${START:-60} - ${ENDING:-90} ))}
-# TERM is as Ctrl-C: the best so far is written, then KILL; writing a checkpoint takes its time
+# INT is Ctrl-C, at which the best so far is written, as it is not at TERM; writing a checkpoint takes its time until KILL
 # shellcheck disable=SC2086
-LINES_SHOWN=${SHOWN:-150} step optimise_cli $(( $(left) - 10 )) timeout -k 40 $(( $(left) - 55 )) \
+LINES_SHOWN=${SHOWN:-150} step optimise_cli "$(left)" timeout -s INT -k 40 $(( $(rest 5) - 40 )) \
   python3 -m rlprof optimize embodied "${common[@]}" $options --budget "${budget}s" --out "$out/optimisation"
 [ -n "${MPS:-}" ] && python3 -m rlprof mps stop
 python3 -c 'import json; from benchmarks.gpu.common import machine; print(json.dumps(machine()))' > "$out/optimisation/machine.json"

@@ -35,9 +35,7 @@ fi
 SET=${SET-cuda_graph=True reward=dense}
 common_options
 [ -n "${NAME:-}" ] && common+=(--name "$NAME")
-seconds=$(( $(left) - 20 ))
 # shellcheck disable=SC2086
-LINES_SHOWN=${SHOWN:-80} step overlap $(( seconds + 12 )) python3 -m benchmarks.gpu.overlap_probe --out "$out" "${common[@]}" \
-  --variants "$variants" --seconds "$seconds" ${MORE:-}
-cd "$out" || exit 1
-tar czf logs.tar.gz ./*.log && rm -f ./*.log; ls -la; echo "== all: $SECONDS s"
+LINES_SHOWN=${SHOWN:-80} step overlap "$(left)" python3 -m benchmarks.gpu.overlap_probe --out "$out" "${common[@]}" \
+  --variants "$variants" --seconds "$(rest 4)" ${MORE:-} # which keeps nothing for itself
+finish

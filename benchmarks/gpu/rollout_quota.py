@@ -28,6 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu import quota_rounds
+from benchmarks.gpu.common import BEGAN_S
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, mps_daemon, workload_options
 from benchmarks.gpu.quota_rounds import WARM_UP
 
@@ -42,7 +43,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, replace(configuration(args), rollout_process=True)
-        self.ends: float = time.monotonic() + args.seconds
+        self.ends: float = BEGAN_S + args.seconds
         facts = {
             "command": "rollout_quota",
             "config": self.config.to_dict(),
@@ -390,7 +391,7 @@ def main() -> None:
     workload_options(parser, "mujoco_warp")
     add = parser.add_argument
     add("--seconds", type=float, default=150.0)
-    add("--reserve", type=float, default=5.0, help="seconds to leave at the end")
+    add("--reserve", type=float, default=4.0, help="seconds to leave at the end")
     add("--turn-seconds", type=float, default=20.0, help="what starting processes takes at least")
     add("--rounds", type=int, default=5, help="counted rounds with all SMs first: whole episodes of them")
     add("--level-rounds", type=int, default=4, help="counted rounds of each other quota and phase")

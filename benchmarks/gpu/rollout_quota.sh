@@ -14,8 +14,6 @@ cd "$here" || exit 1
 machine_ready
 simulator_ready || exit 1
 common_options
-seconds=$(( $(left) - 20 ))
 # shellcheck disable=SC2086
-LINES_SHOWN=${SHOWN:-60} step rollout_quota $(( seconds + 12 )) python3 -m benchmarks.gpu.rollout_quota --out "$out" "${common[@]}" --mps --seconds "$seconds" ${MORE:-}
-cd "$out" || exit 1
-tar czf logs.tar.gz ./*.log && rm -f ./*.log; ls -la; echo "== all: $SECONDS s"
+LINES_SHOWN=${SHOWN:-60} step rollout_quota "$(left)" python3 -m benchmarks.gpu.rollout_quota --out "$out" "${common[@]}" --mps --seconds "$(rest)" ${MORE:-}
+finish

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -60,7 +60,7 @@ class Turns:
     seen: Any
     #: Graphs by the name of their order; None: the native one.
     graphs: dict[str, Any]
-    #: Seconds of the latest complete iteration of each order.
+    #: Seconds of the latest complete iteration of each order, with what is done before and after it.
     longest_s: dict[str, float]
     #: Ways to draw of `--drawn`, and keys of the simulators that draw so, by the order that has them.
     ways: dict[str, dict[str, Any]]
@@ -79,26 +79,56 @@ class Turns:
     observed: Any
 
     def variants(self) -> None:
-        """Complete iterations of every order in turn; those that only complete the picture get fewer."""
+        """Complete iterations of every order in turn; those that only complete the picture get fewer.
+
+        Where time is short, orders that decide the result have all of theirs before others have any.
+        """
         self.draw_elsewhere()
         if self.config.reset_ahead and (best := self.graphs.get("optimised", self.graphs.get("by hand"))):
             self.graphs[NOT_AHEAD] = best
         self.levers_off()
-        names = self.names()
-        for turn in range(self.args.counted + 1):
-            for name in names:
-                if turn == 0 and name in self.longest_s:
-                    continue  # it has run before: warm
-                short = turn == 0 and name not in self.graphs
-                if turn > self.args.counted_others and self.settled(name):
+        # the next turn of each order; what has run before is warm
+        turns = {name: int(name in self.longest_s) for name in self.names()}
+        ran = True
+        while ran:
+            ran = False
+            for name in sorted(turns, key=self.rank):
+                turn, need_s = turns[name], self.need_s(name, turns[name])
+                if turn > self.last_turn(name):
                     continue
-                known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
-                need_s = (0.4 if short else 1.1) * known
-                if self.left_s < need_s:
+                if self.left_s < need_s:  # nor will they be later
                     print(f"   {name}: LEFT OUT, {need_s:.0f} s are not left", flush=True)
+                    del turns[name]
                     continue
+                if self.settled(name) and self.left_s < need_s + self.owed_s(turns):
+                    continue  # when those that decide have theirs
+                short = turn == 0 and name not in self.graphs
                 self.iteration(name, str(turn), warm=turn == 0, short=short)
                 self.summary(show=False)
+                turns[name], ran = turn + 1, True
+
+    def rank(self, name: str) -> int:
+        """Of an order in a turn: the result, what it is compared with, what completes the picture."""
+        if name in ("native", self.best):
+            return 0
+        if name in self.without or name == NOT_AHEAD:
+            return 3
+        return 2 if self.settled(name) else 1
+
+    def last_turn(self, name: str) -> int:
+        """The last turn in which an order runs; in turn 0 it warms up."""
+        counted: int = self.args.counted
+        return min(counted, self.args.counted_others) if self.settled(name) else counted
+
+    def need_s(self, name: str, turn: int) -> float:
+        """Seconds that a turn of an order takes."""
+        known = self.longest_s.get(name, max(self.longest_s.values(), default=0.0))
+        return (0.4 if turn == 0 and name not in self.graphs else 1.1) * known
+
+    def owed_s(self, turns: Mapping[str, int]) -> float:
+        """Seconds that orders which decide the result need for their turns that are left."""
+        deciding = [name for name in turns if not self.settled(name)]
+        return sum(self.need_s(n, t) for n in deciding for t in range(turns[n], self.last_turn(n) + 1))
 
     def draw_elsewhere(self) -> None:
         """The optimised order (or that by hand) and the native one, drawn in other ways (`--drawn`)."""
@@ -188,7 +218,7 @@ class Turns:
         from rlprof.workloads.embodied.runner import measured_iteration
         from rlprof.workloads.embodied.sharing import sharing
 
-        here, measured, row = self.here, None, {}
+        here, measured, row, began = self.here, None, {}, time.monotonic()
         step = self.report.step(f"{name}_{turn}")
         with step as found, shortened(here.trainer, short), self.lever_off(name):
             self.go_back()
@@ -210,7 +240,6 @@ class Turns:
                 if short or name not in self.drivers:  # a short one is of another shape
                     self.drivers[name] = make_driver(here.trainer, config, here.counter.step)
                 driver = self.drivers.pop(name) if short else self.drivers[name]
-            began = time.monotonic()
             read = self.config.device if name == "native" and not warm else None
             try:
                 with nullcontext() if read is None else Solo(read, here.simulator) as solo:
@@ -227,8 +256,6 @@ class Turns:
             self.observed = measured.result["trajectories"][0].observations[0]
             if config.stage_schedule.offload:
                 self.capture_again()
-            if not short:
-                self.longest_s[name] = time.monotonic() - began
             span = measured.spans["iteration"]
             active = here.workload.activity.between(span.start_ns, span.end_ns)
             row = {**measured.row, "variant": name, "turn": turn, "warm_up": warm, "short": short}
@@ -247,6 +274,7 @@ class Turns:
             return
         if not short:
             self.compare(name, turn, measured, row)
+            self.longest_s[name] = time.monotonic() - began
         if warm and self.graphs.get(name) is not None and name not in self.without:
             with self.report.step(f"{name}_replay") as found:
                 index = GlobalStep(here.counter.step - 1)

@@ -36,8 +36,9 @@ PYTHON
 }
 export -f probe
 step probe 60 bash -c probe
-# from here on packages of mujoco_arm are of the tests' own process alone: mujoco_warp wants another MuJoCo
-export PYTHONPATH=$here
+# from here on packages of mujoco_arm are of the tests' own process alone: mujoco_warp wants another MuJoCo. Those for all
+# are of the processes that tests start too
+export PYTHONPATH=$here:$shared${callers:+:$callers}
 run='import sys; sys.path.insert(1, sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))'
 python3 -c 'import pytest_timeout' 2> /dev/null && timeouts=(--timeout "${TEST_SECONDS:-60}") || timeouts=()
 files=("$@")

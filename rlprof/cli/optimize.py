@@ -62,7 +62,7 @@ def embodied(
     """Optimise a vision-language-action policy's training in a robot simulator.
 
     DIR/graph.json and DIR/quotas.json are what rlprof run embodied uses from then on; DIR/report.html shows
-    what was tried and what it gains. Ctrl-C ends with the best so far; --resume goes on.
+    what was tried and what it gains. Ctrl-C ends with the best so far, and exit code 130; --resume goes on.
     """
     _refuse(given, resume=resume, force=force)
     from rlprof.cli.console import say, write
@@ -110,6 +110,9 @@ def embodied(
             )
     done = optimize_embodied(request, say=say)
     write(done.summary)
+    if done.interrupted:
+        say("interrupted: this is the best so far; --resume goes on")
+        raise typer.Exit(130)
 
 
 def _refuse(given: Given, *, resume: bool, force: bool) -> None:

@@ -25,19 +25,12 @@ def report(
     from importlib.util import find_spec
 
     from rlprof.cli.console import write
-    from rlprof.errors import UnreadableError, UsageError
+    from rlprof.errors import UsageError
 
     if absent := [name for name in ("polars", "altair") if find_spec(name) is None]:
         raise UsageError(f"a report needs {' and '.join(absent)}", hint=f"pip install {' '.join(absent)}")
     from rlprof.report.optimize import write_optimization_report
 
     page = out or (result if result.is_dir() else result.parent) / "report.html"
-    try:
-        write_optimization_report(found, page)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise UnreadableError(
-            f"holds what no result of this version does ({type(error).__name__}: {error})",
-            where=result,
-            hint="give it as it was written, or see with RLPROF_DEBUG=1 what is wrong in it",
-        ) from error
+    write_optimization_report(found, page)
     write(str(page))

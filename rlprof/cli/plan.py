@@ -119,7 +119,7 @@ def plan(
 ) -> None:
     """Search for the best plan of one training step on a cluster.
 
-    Ctrl-C ends the search early with the best plan so far.
+    Ctrl-C ends the search early with the best plan so far, and exit code 130.
     """
     if context.invoked_subcommand is not None:
         return
@@ -174,6 +174,8 @@ def plan(
         write(summary(saved, result))
     if output is not None:
         say(f"written: {output}")
+    if result.interrupted:
+        raise typer.Exit(130)
 
 
 @app.command()

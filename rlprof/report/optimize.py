@@ -13,7 +13,7 @@ from rlprof.plots.theme import TEXT
 from rlprof.report.html import POLICY
 from rlprof.report.optimize_charts import task_table, timelines
 from rlprof.report.optimize_sections import headline, sections, title_of
-from rlprof.report.optimize_stored import whole
+from rlprof.report.optimize_stored import reads_result, whole
 from rlprof.report.text import esc
 from rlprof.trace.output import atomic_path
 
@@ -42,6 +42,7 @@ def write_optimization_report(result: Mapping[str, Any], path: Path) -> None:
         temporary.write_text(page, encoding="utf-8", errors="replace")
 
 
+@reads_result
 def optimization_html(result: Mapping[str, Any]) -> str:
     """Return the report as the text of a page; see `write_optimization_report`."""
     result = whole(result)

@@ -13,7 +13,7 @@ from rlprof.report import optimize_orders as orders
 from rlprof.report import optimize_quota as quota
 from rlprof.report import optimize_tables as tables
 from rlprof.report.cells import Item, Lines, Section
-from rlprof.report.optimize_stored import BY_HAND, whole
+from rlprof.report.optimize_stored import BY_HAND, reads_result, whole
 from rlprof.report.text import duration, percent
 from rlprof.unavailable import Unavailable
 
@@ -21,6 +21,7 @@ from rlprof.unavailable import Unavailable
 OF_A_SEARCH = ("levers", "windows", "tried", "quotas", "estimates")
 
 
+@reads_result
 def title_of(result: Mapping[str, Any]) -> str:
     """Return what was optimised, in a few words."""
     config = result["facts"]["config"]
@@ -28,6 +29,7 @@ def title_of(result: Mapping[str, Any]) -> str:
     return ", ".join(named) or "a program"
 
 
+@reads_result
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what matters most: pairs of a value and what it is."""
     result = whole(result)
@@ -87,6 +89,7 @@ def _gain_by_hand(result: Mapping[str, Any]) -> tuple[str, str]:
     )
 
 
+@reads_result
 def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Section]:
     """Return the sections by name, in their order.
 
@@ -101,6 +104,7 @@ def sections(result: Mapping[str, Any], *, width: Any = 800) -> dict[str, Sectio
     return {name: _made(result, name, width) for name in _SECTIONS}
 
 
+@reads_result
 def section(result: Mapping[str, Any], name: str, *, width: Any = 800) -> Section:
     """Return one of the sections; see `sections`."""
     return _made(whole(result), name, width)

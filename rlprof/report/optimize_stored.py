@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rlprof.errors import RlprofError, UnreadableError
 from rlprof.overlap.optimize.graph_file import GraphFile
@@ -20,6 +21,46 @@ NEEDED = ("steps", "ended", "total", "rounds", "overhead")
 #: Variants of the GPU benchmark that are the native order and the selected one.
 VARIANTS = {"before": "native", "after": "optimised"}
 BY_HAND = "by hand"
+
+
+#: What has nothing to do with the form of a value.
+_OTHERWISE = (RlprofError, OSError, MemoryError, ImportError)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Reads = Callable[Concatenate[Mapping[str, Any], _P], _R]
+
+
+def reads_result(make: _Reads[_P, _R]) -> _Reads[_P, _R]:
+    """Let a function of a result raise `UnreadableError` where a file has a field of another form.
+
+    Parameters
+    ----------
+    make : callable
+        Its first argument is a result. One that was not read from a file (`read_result`) is none that a
+        person could mend: what it raises goes on.
+    """
+
+    @functools.wraps(make)
+    def told(result: Mapping[str, Any], /, *args: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return make(result, *args, **named)
+        except _OTHERWISE:
+            raise
+        except Exception as error:  # polars has errors of its own
+            if isinstance(result, Mapping) and result.get("where") is not None:
+                raise _other_form(error, result["where"]) from error
+            raise
+
+    return told
+
+
+def _other_form(error: Exception, where: Path | str) -> UnreadableError:
+    said = str(error).partition("\n")[0]
+    return UnreadableError(
+        f"holds what no result of this version does ({type(error).__name__}: {said})",
+        where=where,
+        hint="give it as it was written, or see with RLPROF_DEBUG=1 what is wrong in it",
+    )
 
 
 def parsed(text: str) -> Any:
@@ -47,6 +88,11 @@ def read_result(path: Path | str) -> dict[str, Any]:
         ``result.json`` of `rlprof optimize`, the folder that it lies in, or a stored result of
         ``benchmarks``.
 
+    Returns
+    -------
+    dict
+        As of `whole`, and ``where`` it was read: what shows it names that file if a field has another form.
+
     Raises
     ------
     UnreadableError
@@ -65,20 +111,22 @@ def read_result(path: Path | str) -> dict[str, Any]:
         result = whole(found)
     except RlprofError as error:
         raise UnreadableError(error.what, where=path, hint=error.hint or hint) from None
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise _other_form(error, path) from error
     if result["timelines"] is None:
         result |= _timelines_beside(path)
     if result["by_hand"] and not result["steps"]:
         result["steps"] = _steps_beside(path, found)
-    return result
+    return result | {"where": str(path)}
 
 
 def _steps_beside(path: Path, document: Mapping[str, Any]) -> list[str]:
     """Steps of a benchmark's graph by hand, which lies beside its result; none where it is not of it."""
-    name = str((document.get("argv") or {}).get("name") or "")
     try:
+        name = str((document.get("argv") or {}).get("name") or "")
         graph = GraphFile.read(path.with_name(f"by_hand{name}.json"))
         native = document["steps"]["build_and_record"]["native"]
-    except (RlprofError, LookupError, TypeError, ValueError):
+    except (RlprofError, LookupError, TypeError, ValueError, AttributeError):
         return []
     return [str(step) for step in graph.steps] if graph.native_hash == native else []
 

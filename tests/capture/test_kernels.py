@@ -14,6 +14,7 @@ import rlprof
 from rlprof.capture import kernels
 from rlprof.capture.kernels import KernelsError, short_name, start_kernels
 from rlprof.capture.part_reader import read_parts
+from tests.conftest import python_path
 
 
 class Kind(IntEnum):
@@ -126,7 +127,7 @@ with rlprof.capture({str(tmp_path / "run.rlprof")!r}, backend="none", kernels=Tr
     with rlprof.annotate("iteration"):
         pass
 """
-    environment = {"NSYS_PROFILING_SESSION_ID": "1", "PATH": "/usr/bin:/bin"}
+    environment = {"NSYS_PROFILING_SESSION_ID": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": python_path()}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
     trace = rlprof.read(tmp_path / "run.rlprof")
     assert any("kernels were not recorded" in n for n in trace.notes)

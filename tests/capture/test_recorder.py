@@ -27,7 +27,7 @@ from tests.capture.made import (
     recording,
     run,
 )
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 
 PRELUDE = "import os, sys, time, threading, rlprof\nA = rlprof.annotate\n"
 #: Waits until what lies more than a flush time after now has been written.
@@ -273,7 +273,7 @@ if __name__ == '__main__':
             pool.close(); pool.join()
 """
     )
-    environment = {**os.environ, recorder.ENVIRONMENT: str(folder), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, recorder.ENVIRONMENT: str(folder), "PYTHONPATH": python_path()}
     done = subprocess.run(
         [sys.executable, str(script)],
         env=environment,

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, Result
+from tests.conftest import python_path
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 SMALL = DATA / "nsys" / "vla_chunk_and_training.sqlite"
@@ -258,7 +259,7 @@ def test_an_export_to_a_full_disk_leaves_nothing(process: Cli, small_disk: Path,
 def test_python_itself_is_not_needed_on_the_path(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rlprof", "doctor", str(SMALL)],
-        env={"PATH": "/nonexistent", "HOME": str(tmp_path)},
+        env={"PATH": "/nonexistent", "HOME": str(tmp_path), "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
         timeout=60,

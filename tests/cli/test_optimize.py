@@ -82,10 +82,15 @@ SMALL = [
 ]
 
 
+def optimise(cli: Cli, out: Path, *further: str) -> Any:
+    """Optimise within no time."""
+    command = ["optimize", "embodied", *SMALL, *further, "--activity", "off", "--budget", "0.001"]
+    return cli(*command, "--out", out)
+
+
 def optimised(cli: Cli, out: Path, *further: str) -> Path:
     """Optimise within no time; the file of the graph."""
-    command = ["optimize", "embodied", *SMALL, *further, "--activity", "off", "--budget", "0.001"]
-    result = cli(*command, "--out", out)
+    result = optimise(cli, out, *further)
     assert result.code == 0, result.err
     return out / "graph.json"
 
@@ -165,9 +170,30 @@ def test_so_it_does_where_the_search_was_interrupted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rlprof.overlap.optimize.algorithm._Run._profile", interrupted)
-    graph = optimised(cli, tmp_path / "found", "--levers", "none")
-    result = by_graph(cli, graph, tmp_path / "run")
+    done = optimise(cli, tmp_path / "found", "--levers", "none")
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == "interrupted: this is the best so far; --resume goes on"
+    assert done.out.startswith(f"{tmp_path / 'found'}: interrupted\n")
+    assert json.loads((tmp_path / "found" / "result.json").read_text())["ended"] == "interrupted"
+    result = by_graph(cli, tmp_path / "found" / "graph.json", tmp_path / "run")
     assert result.code == 0, result.err
+
+
+def test_an_interrupt_of_the_measurement_of_memory_keeps_what_was_found(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlprof.overlap.optimize.program import ProgramWorkload
+    from rlprof.workloads.embodied.optimize import Embodied
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    meter = property(lambda _: "one, as where there is a GPU", lambda *_: None)
+    monkeypatch.setattr(Embodied, "memory", meter)
+    monkeypatch.setattr(ProgramWorkload, "measure_memory", interrupted)
+    done = optimise(cli, tmp_path / "found", "--levers", "none")
+    assert done.code == 130, done.err
+    assert {"graph.json", "result.json", "report.html"} <= {p.name for p in (tmp_path / "found").iterdir()}
 
 
 @pytest.mark.usefixtures("selected")

@@ -48,7 +48,17 @@ def test_what_cannot_be_made_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("where", "value"),
-    [("decisions", [None]), ("rounds", 3), ("timelines", {"before": 1}), ("overhead", []), ("total", "<b>")],
+    [
+        ("decisions", [None]),
+        ("rounds", 3),
+        ("timelines", {"before": 1}),
+        ("timelines", {"before": [[[None], 0, 1, "a"]]}),
+        ("overhead", []),
+        ("total", "<b>"),
+        ("facts", 3),
+        ("sm_activity", "much"),
+        ("iterations", True),
+    ],
 )
 def test_a_result_of_another_form_is_one_line_that_names_the_file(
     cli: Cli, tmp_path: Path, where: str, value: object

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,24 @@ def test_a_plan_is_made_shown_and_asked(cli: Cli, tmp_path: Path) -> None:
         assert json.loads((tmp_path / f"{stage}.json").read_text())["$schema"]
     resumed = cli(*SMALL, "--quantiles", "three", "--evaluations", "60", "--resume", path, "--format", "json")
     assert json.loads(resumed.out)["prediction"]["throughput_tokens_per_s"] >= best
+
+
+def test_an_interrupted_search_writes_its_best_plan_and_says_so_by_its_code(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlprof.planning import search as searching
+
+    whole = searching.search
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        return replace(whole(*given, **named), interrupted=True)
+
+    monkeypatch.setattr(searching, "search", interrupted)
+    result = cli(*SMALL, "--evaluations", "60", "--workers", "1", "-o", tmp_path / "plan.json")
+    assert result.code == 130, result.err
+    assert "interrupted: this is the best plan so far" in result.err
+    assert "tokens/s predicted" in result.out
+    assert (tmp_path / "plan.json").exists()
 
 
 def test_a_pipeline_of_ones_own(cli: Cli, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 import rlprof
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 from tests.notebooks.execute import execute, known_parameters, mime_types, printed
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb")) + sorted((ROOT / "reproductions").rglob("*.ipynb"))
@@ -23,7 +23,7 @@ SHIPPED = ROOT / "datasets" / "vla_h200.rlprof"
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in another folder: it finds this checkout even where rlprof is not installed."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path())
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -9,7 +9,7 @@ import pytest
 
 from rlprof.reproduce.registry import FIGURES, Figure, figure_named
 from rlprof.reproduce.study import shipped_path
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 from tests.notebooks.execute import execute, mime_types, printed
 from tests.reproduce.rose import made
 
@@ -20,7 +20,7 @@ STORED = {f.name for f in FIGURES if f.name != QUICK}
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in another folder: it finds this checkout even where rlprof is not installed."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path())
 
 
 def run(figure: Figure, folder: Path, preset: str, repository: Path = ROOT) -> str:

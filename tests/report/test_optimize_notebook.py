@@ -12,7 +12,7 @@ import pytest
 from rlprof.report.optimize_notebook import parameters, show, write_optimization_notebook
 from rlprof.report.optimize_sections import section, sections
 from rlprof.report.optimize_stored import read_result, whole
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 from tests.report.test_optimize import result_of
 
 STORED = ROOT / "benchmarks" / "results" / "optimize" / "cpu.json"
@@ -45,7 +45,7 @@ def test_its_parameter_is_the_path_whatever_it_is_called(name: str, tmp_path: Pa
 def test_it_runs_and_only_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.notebooks.execute import execute, mime_types, printed
 
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path())
     made, moved, at = tmp_path / "made", tmp_path / "moved", tmp_path / "at"
     at.mkdir()
     made.mkdir()

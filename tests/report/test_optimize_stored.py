@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rlprof.errors import RlprofError, UnreadableError
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.steps import Step
 from rlprof.report.optimize import optimization_html
-from rlprof.report.optimize_sections import headline, section
+from rlprof.report.optimize_sections import headline, section, sections, title_of
 from rlprof.report.optimize_stored import read_result, whole
 from tests.conftest import ROOT
 
@@ -91,6 +91,30 @@ def test_what_is_no_result_is_refused(text: str, said: str, tmp_path: Path) -> N
         read_result(path)
     assert raised.value.where == str(path)
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(("field", "value"), [("facts", 3), ("machine", "x"), ("iterations", True)])
+def test_a_field_of_another_form_is_told_when_it_is_read(field: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(LEAST | {field: value}))
+    with pytest.raises(UnreadableError, match="holds what no result of this version does") as raised:
+        read_result(path)
+    assert raised.value.where == str(path)
+
+
+@pytest.mark.parametrize("shows", [headline, sections, title_of, optimization_html])
+def test_a_field_of_another_form_is_told_where_it_is_shown(
+    shows: Callable[[Mapping[str, Any]], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    damaged = LEAST | {"steps": 3, "total": {"a": 1}, "sm_activity": {"after": "x"}}
+    path.write_text(json.dumps(damaged))
+    result = read_result(path) | {"facts": {"config": 3}}
+    with pytest.raises(UnreadableError, match="holds what no result of this version does") as raised:
+        shows(result)
+    assert raised.value.where == str(path)
+    with pytest.raises((TypeError, AttributeError)):  # nobody could mend what is in no file
+        shows({k: v for k, v in result.items() if k != "where"})
 
 
 def test_a_folder_and_its_file_are_the_same(tmp_path: Path) -> None:

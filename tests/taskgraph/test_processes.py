@@ -34,6 +34,7 @@ from rlprof.taskgraph import (
 )
 from rlprof.taskgraph.processes import ProcessBackend
 from rlprof.taskgraph.record import RunRecord
+from tests.conftest import python_path
 
 from .made import graphs
 from .test_transfer import open_blocks
@@ -369,10 +370,9 @@ if __name__ == "__main__":
 def test_when_the_program_itself_is_killed_nothing_is_left(tmp_path: Path) -> None:
     script, path = tmp_path / "program.py", tmp_path / "ids"
     script.write_text(PROGRAM)
-    root = str(Path(__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, str(script), str(path)], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": root},
+        env={**os.environ, "PYTHONPATH": python_path()},
     ) as program:  # fmt: skip
         assert program.stdout is not None
         ids = [int(i) for i in program.stdout.readline().split()]
@@ -394,7 +394,7 @@ def test_a_script_that_starts_workers_while_it_is_imported_is_told_so(tmp_path: 
     script.write_text(PROGRAM.replace('if __name__ == "__main__":', "if True:"))
     done = subprocess.run(
         [sys.executable, str(script), "unused"], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": python_path()},
     )  # fmt: skip
     assert done.returncode == 1
     assert "WorkerStartError: worker left could not be made: RuntimeError" in done.stderr

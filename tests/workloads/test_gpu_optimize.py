@@ -57,6 +57,65 @@ def test_a_baseline_is_settled_when_it_is_clearly_slower_than_another() -> None:
     assert not made.settled("hybrid-pipe")  # never ran
 
 
+class Simulated(Run):
+    """Orders of known length, in simulated time."""
+
+    takes: dict[str, float]
+    now_s: float
+    done: list[tuple[str, int]]
+
+    @property
+    def left_s(self) -> float:
+        return self.ends - self.now_s
+
+    def iteration(self, name: str, turn: str, *, warm: bool = False, short: bool = False) -> None:
+        self.now_s += (0.4 if short else 1.0) * self.takes[name]
+        self.done.append((name, int(turn)))
+        if not short:
+            self.longest_s[name] = self.takes[name]
+        self.report.document["iterations"].append(
+            {"variant": name, "warm_up": warm, "wall_s": self.takes[name]}
+        )
+
+    def draw_elsewhere(self) -> None: ...
+    def levers_off(self) -> None: ...
+    def summary(self, *, show: bool = True) -> None: ...
+
+
+def in_turn(left_s: float, takes: dict[str, float], *without: str) -> dict[str, int]:
+    """How many counted iterations each order gets; `without` are ablations, in the order of `takes`."""
+    made = run({}, "optimised=b", *(f"{name}=b" for name in without))
+    made.__class__ = Simulated
+    made.takes, made.now_s, made.ends, made.done = takes, 0.0, left_s, []
+    made.args = SimpleNamespace(variants=",".join(takes), counted=5, counted_others=2)
+    made.config = SimpleNamespace(reset_ahead=False)
+    made.without = dict.fromkeys(without, EAGER)
+    made.longest_s = {name: takes[name] for name in ("native", "optimised")}
+    made.variants()
+    turns = {name: [t for n, t in made.done if n == name] for name in takes}
+    assert all(of == sorted(of) for of in turns.values())
+    assert made.now_s <= left_s
+    return {name: sum(t > 0 for t in of) for name, of in turns.items()}
+
+
+def test_orders_that_decide_have_their_iterations_before_ablations_have_any() -> None:
+    # the ablation is long, and comes first in --variants
+    takes = {EAGER: 20.0, "native": 5.0, "hybrid": 12.0, "optimised": 4.0}
+    all_of_them = {EAGER: 2, "native": 5, "hybrid": 2, "optimised": 5}
+    assert in_turn(500.0, takes, EAGER) == all_of_them
+    assert in_turn(75.0, takes, EAGER) == all_of_them | {EAGER: 0}
+    # 45 s for the two, and for hybrid a short iteration and one turn more
+    assert in_turn(63.0, takes, EAGER) == all_of_them | {EAGER: 0, "hybrid": 1}
+    # what is left in the end is theirs
+    assert in_turn(125.0, takes, EAGER) == all_of_them | {EAGER: 1}
+
+
+def test_a_long_ablation_does_not_keep_a_short_order_from_running(capsys) -> None:
+    takes = {EAGER: 20.0, "native": 5.0, "optimised": 4.0}
+    assert in_turn(30.0, takes, EAGER) == {EAGER: 0, "native": 3, "optimised": 3}
+    assert capsys.readouterr().out.count("LEFT OUT") == 3  # once for each
+
+
 def test_an_ablation_is_settled_where_there_is_a_result() -> None:
     assert run({}, "by hand=a", "optimised=b").settled("by hand")
     assert not run({}, "by hand=a").settled("by hand")

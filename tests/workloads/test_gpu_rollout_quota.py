@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import place_rose
 from rlprof.reproduce.rose.quota import trial_rows
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 
 pytest.importorskip("torch")
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
@@ -56,7 +56,7 @@ def run(out: Path, failing: str, *more: str) -> tuple[dict[str, Any], str]:
     """What the script wrote, and what it said."""
     (out / "more").mkdir(parents=True)
     (out / "more" / "sitecustomize.py").write_text(IN_A_PROCESS)
-    surroundings = {**os.environ, "FAILING": failing, "PYTHONPATH": f"{ROOT}{os.pathsep}{out / 'more'}"}
+    surroundings = {**os.environ, "FAILING": failing, "PYTHONPATH": python_path(out / "more")}
     command = [sys.executable, "-m", "benchmarks.gpu.rollout_quota", "--out", str(out), *SIZES, *more]
     done = subprocess.run(
         command, env=surroundings, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False

@@ -29,6 +29,7 @@ def log_session(store: Store, log: DecisionLog) -> None:
             number=here.number,
             date=here.date,
             measurements=len(store),
+            reusable=store.reusable,
             not_reused=list(store.not_reused),
         )
 

@@ -219,6 +219,8 @@ def _ended(e: Mapping[str, Any]) -> list[str]:
 
 def _session(e: Mapping[str, Any]) -> list[str]:
     known = f"{e['measurements']} measurement{' is' if e['measurements'] == 1 else 's are'} there"
+    if "reusable" in e and e["measurements"]:  # logs of before do not tell
+        known += f", {e['reusable'] or 'none'} of them of sessions under the same conditions"
     found = [f"session {e['number']}, {e['date']}: {known}"]
     return found + [f"  {why}" for why in e["not_reused"]]
 

@@ -58,8 +58,9 @@ class Store:
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
         self._found: dict[str, Any] = {}
+        self._measured_in: dict[str, int] = {}  # number of the session, by key; 0: of before there were any
         self._records: list[Record] = []
-        self._unknown = self._damaged = 0
+        self._unknown = self._damaged = self._read_of = 0
         self._session: Session | None = None
         self._unwritten: list[Record] = []
         self._parts: list[str] = []
@@ -85,9 +86,13 @@ class Store:
             if "key" in entry:
                 _check(entry)
                 self._found[entry["key"]] = entry["value"]
+                self._measured_in[entry["key"]] = self._read_of
                 self._unknown += not self._records  # of before records were kept
             else:
-                self._records.append(_record(entry))
+                record = _record(entry)
+                self._records.append(record)
+                if isinstance(record, Session):
+                    self._read_of = record.number
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._damaged += bool(line.strip())
 
@@ -107,7 +112,7 @@ class Store:
             If the file cannot be written.
         """
         self._keep_time()
-        self._begun()
+        self._measured_in[key] = self._begun().number
         self._found[key] = value
         self._write({"key": key, "kind": kind, "value": value})
 
@@ -219,9 +224,20 @@ class Store:
 
     def trained(self) -> tuple[Trained, ...]:
         """All iterations that were trained under the conditions of this session, in earlier ones too."""
-        here = self._session
-        alike = {s.number for s in self.sessions if here is None or s.conditions == here.conditions}
+        alike = self._alike
         return tuple(r for r in self._records if isinstance(r, Trained) and r.session in alike)
+
+    @property
+    def reusable(self) -> int:
+        """How many documents there are of sessions under the conditions of this one: those can be of use."""
+        alike = self._alike
+        return sum(number in alike for number in self._measured_in.values())
+
+    @property
+    def _alike(self) -> set[int]:
+        """Numbers of the sessions under the conditions of this one."""
+        here = self._session
+        return {s.number for s in self.sessions if here is None or s.conditions == here.conditions}
 
     @property
     def _part(self) -> str:

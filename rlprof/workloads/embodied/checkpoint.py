@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import CheckpointError, need
@@ -84,6 +85,22 @@ def save(path: Path, trainer: Trainer, configuration: dict[str, Any], iteration:
         raise failures[0]
 
 
+def check(path: Path, configuration: dict[str, Any], *, may_differ: Container[str] = ()) -> None:
+    """Refuse a checkpoint that `load` would refuse, before there is a trainer; weights are not read.
+
+    Parameters
+    ----------
+    path, configuration, may_differ
+        As of `load`.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, it is damaged where configuration and shapes are, or of another configuration.
+    """
+    _content(path, configuration, may_differ, mmap=True)
+
+
 def load(
     path: Path, trainer: Trainer, configuration: dict[str, Any], *, may_differ: Container[str] = ()
 ) -> int:
@@ -108,9 +125,32 @@ def load(
     CheckpointError
         If there is none, it is damaged, or of another configuration.
     """
+    content = _content(path, configuration, may_differ)
+    trainer.actor.policy.load_state_dict(content["actor"])
+    trainer.actor.replicas.take_all()
+    # a process of the rollout saves what is trained alone; the rest was made on another GPU, perhaps
+    trainer.rollout.take_all(trainer.actor)
+    for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
+        mine.copy_(other)
+    trainer.actor.optimizer.load_state_dict(content["optimizer"])
+    trainer.actor.updates, trainer.rollout.version = content["updates"], content["updates"]
+    if content["rollout"] is not None:
+        trainer.rollout.policy.load_state_dict(content["rollout"])
+        trainer.rollout.version = content["version"]
+    if content["environments"] is not None:
+        trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})
+    iteration: int = content["iteration"]
+    return iteration
+
+
+def _content(
+    path: Path, configuration: dict[str, Any], may_differ: Container[str], *, mmap: bool = False
+) -> dict[str, Any]:
+    """What a checkpoint of this configuration holds; with `mmap` tensors are read when they are used."""
     torch = need("torch", why="a checkpoint")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        mmap = mmap and is_zipfile(path)  # else torch says what it cannot map, and not that it is damaged
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except FileNotFoundError:
         raise CheckpointError("there is no checkpoint", where=path, hint="run without --resume") from None
     except Exception as error:  # a damaged file makes zipfile, pickle or torch raise
@@ -142,18 +182,5 @@ def load(
             where=path,
             hint="use that, or another --out",
         )
-    trainer.actor.policy.load_state_dict(content["actor"])
-    trainer.actor.replicas.take_all()
-    # a process of the rollout saves what is trained alone; the rest was made on another GPU, perhaps
-    trainer.rollout.take_all(trainer.actor)
-    for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
-        mine.copy_(other)
-    trainer.actor.optimizer.load_state_dict(content["optimizer"])
-    trainer.actor.updates, trainer.rollout.version = content["updates"], content["updates"]
-    if content["rollout"] is not None:
-        trainer.rollout.policy.load_state_dict(content["rollout"])
-        trainer.rollout.version = content["version"]
-    if content["environments"] is not None:
-        trainer.env.simulator.load_state_dict({k: v.numpy() for k, v in content["environments"].items()})
-    iteration: int = content["iteration"]
-    return iteration
+    found: dict[str, Any] = content
+    return found

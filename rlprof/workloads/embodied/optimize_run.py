@@ -23,11 +23,11 @@ from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
 from rlprof.workloads.embodied.folder import RUN, claimed, refuse_other
-from rlprof.workloads.embodied.levers import settled_by_levers
+from rlprof.workloads.embodied.levers import LEVER_FIELDS, settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.optimize_search import Request, Search
 from rlprof.workloads.embodied.quota_file import QuotaFile
-from rlprof.workloads.embodied.quotas import Quotas, failed, find_quotas
+from rlprof.workloads.embodied.quotas import INTERRUPTED, Quotas, failed, find_quotas
 
 __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"]
 
@@ -49,11 +49,14 @@ class Optimized:
         As in ``result.json``.
     summary : str
         A few lines for people.
+    interrupted : bool
+        It was ended before all was searched, the quotas included: what there is, is the best so far.
     """
 
     result: Optimization
     document: dict[str, Any]
     summary: str
+    interrupted: bool = False
 
 
 def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _: None) -> Optimized:
@@ -90,13 +93,16 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
     out = request.out
     if request.resume and not any((out / name).exists() for name in FILES):
         say(f"there is nothing to resume in {out}: it begins anew")
+    kept = (out / checkpoint.NAME) if request.resume and (out / checkpoint.NAME).exists() else None
+    if kept is not None:  # said now, not when simulators and policy are there
+        checkpoint.check(kept, request.config.to_dict(), may_differ=LEVER_FIELDS)
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)
     # time from here on is counted: that of no other part as OTHER, which the end of the simulators is too
     with store.spending(OTHER), embodied(
         request.config, out, spares=request.spares, activity=request.activity, say=say, store=store,
-        resume=(out / checkpoint.NAME) if request.resume else None,
+        resume=kept,
     ) as here:  # fmt: skip
         # only now: the checkpoint of an earlier one may be of another configuration
         write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
@@ -145,7 +151,8 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
         _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
-    return Optimized(found, made, summary(found, out, trained, quotas))
+    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED
+    return Optimized(found, made, summary(found, out, trained, quotas), stopped)
 
 
 def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:

@@ -163,8 +163,11 @@ class Search:
         options = replace(self.request.options, budget_s=self.left_s)
         if self.here.memory is not None:
             self.say("measuring the memory of calls")
-            with self.store.spending(MEMORY):
-                self.store.train("native, memory of calls", workload.measure_memory())
+            try:
+                with self.store.spending(MEMORY):
+                    self.store.train("native, memory of calls", workload.measure_memory())
+            except KeyboardInterrupt:  # the levers are found
+                return interrupted(workload.native, settings, intact=self.here.counter.whole)
             options = replace(options, memory_bytes=self.here.free_bytes)
         found = optimize(workload, options, log=self.log, store=self.store)
         found = found.including(settings)

@@ -117,6 +117,8 @@ def run(
         there = out.is_dir()  # held before anything is started; one that is not there is not made for nothing
         if there:
             stack.enter_context(claimed(out))
+        if resume:
+            checkpoint.check(out / checkpoint.NAME, config.to_dict())
         progress("starting", 0.0)
         trainer = make_trainer(config)
         stack.callback(trainer.env.simulator.close)

@@ -68,7 +68,17 @@ def test_a_session_that_goes_on_says_with_what_and_why_not(tmp_path: Path) -> No
     log_session(second, log)
     said = text(log.entries)
     assert said.startswith("session 2, ")
-    assert "1 measurement is there\n" in said
+    assert "1 measurement is there, none of them of sessions under the same conditions\n" in said
     assert "measurements of session 1 are not reused: driver 580 was 575\n" in said
     log.add("other")
     assert [e["session"] for e in log.entries] == [2, 2]
+    second.put("b", "other", 1)
+    second.put("c", "other", 1)
+    third = Store(path)
+    third.begin({"driver": "580"})
+    log_session(third, log)
+    of_them = "3 measurements are there, 2 of them of sessions under the same conditions"
+    assert of_them in text(log.entries[-1:])
+    assert "3 measurements are there\n" in text(
+        [{k: v for k, v in log.entries[-1].items() if k != "reusable"}]
+    )

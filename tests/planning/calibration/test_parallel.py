@@ -12,7 +12,7 @@ import pytest
 from rlprof.errors import UsageError
 from rlprof.planning.calibration.parallel import Ranks
 from rlprof.planning.shapes import SHAPES, ModelShape
-from tests.conftest import ROOT
+from tests.conftest import python_path
 
 pytest.importorskip("torch")
 
@@ -98,7 +98,7 @@ dist.destroy_process_group()
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path / "store")],

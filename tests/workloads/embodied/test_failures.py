@@ -29,7 +29,7 @@ from rlprof.workloads.embodied.errors import (
     WorkloadError,
     memory_of,
 )
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_path
 from tests.workloads.embodied.made import small
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
@@ -220,7 +220,7 @@ def test_memory_that_is_too_small_is_said_and_the_checkpoint_survives(
     config = small(rollout_process=where == "process")
     if where == "process":  # which imports this when it starts
         (tmp_path / "sitecustomize.py").write_text(IN_THE_PROCESS)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
 
     def fails(*values: Any) -> Any:
         if values[-1] == 1 and where != "process":

@@ -266,8 +266,12 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     assert quotas.apply(request.config) == request.config
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
+    said.clear()
     with pytest.raises(CheckpointError, match="is of another configuration"):
-        optimize_embodied(replace(request, config=replace(request.config, seed=9), resume=True))
+        optimize_embodied(
+            replace(request, config=replace(request.config, seed=9), resume=True), say=said.append
+        )
+    assert said == []  # nothing was started for it
     assert json.loads((out / "config.json").read_text())["seed"] == request.config.seed
     # nothing is measured again, training goes on where it was, and what the first session took still counts
     began = time.monotonic()

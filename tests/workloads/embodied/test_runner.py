@@ -149,10 +149,16 @@ def test_what_torch_advises_about_a_damaged_checkpoint_is_not_passed_on(tmp_path
         assert said.endswith("Next: begin anew, with --force in place of --resume")
 
 
-def test_checkpoints_that_do_not_fit_are_refused(tmp_path) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint"):
-        runner.run(small(), tmp_path, 1, resume=True)
+def test_checkpoints_that_do_not_fit_are_refused_before_anything_starts(tmp_path, monkeypatch) -> None:
     runner.run(small(), tmp_path, 1)
+
+    def started(*_: Any) -> None:
+        raise AssertionError("simulator and policy were made")
+
+    monkeypatch.setattr(runner, "make_trainer", started)
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        runner.run(small(), tmp_path / "new", 1, resume=True)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(CheckpointError, match="seed 0 -> 1"):
         runner.run(small(seed=1), tmp_path, 2, resume=True)
     (tmp_path / checkpoint.NAME).write_bytes(b"PK\x03\x04 no longer whole")
