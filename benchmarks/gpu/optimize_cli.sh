@@ -3,7 +3,7 @@
 # Usage: optimize_cli.sh OUT [SIMULATOR]   SIMULATOR: libero (default), mujoco_arm, mujoco_warp
 # What the machine lacks lies in the folders that embodied_setup.sh names; the command line needs typer, which transformers brings.
 # Environment: SECONDS_IN_ALL (530) ends it; PRESET, POLICY, DEVICE, WORKERS; OPTIONS are those of the command: by default those with which
-# the program is fast, no levers (levers.sh measures them), two windows a round and six local pairs; START and ENDING are the seconds to leave
+# the program is fast, of the levers turns on the cores alone (levers.sh measures the others), two windows a round and six local pairs; START and ENDING are the seconds to leave
 # for start and recording (60) and for checkpoint and files (90), BUDGET is what is left then. MPS=1 runs under an MPS daemon: quotas are then searched too.
 # OUT/optimisation gets what the command writes, less the checkpoint (gigabytes) and the report, which needs polars: make it by
 # rlprof optimize report OUT/optimisation, and keep the search by python -m benchmarks.place_rose OUT.
@@ -18,7 +18,7 @@ machine_ready
 simulator_ready || exit 1
 # 20 seconds that say whether the rest can work: the command and what it imports, without polars
 step probe 40 python3 -m rlprof optimize embodied --help || exit 1
-options=${OPTIONS:---cuda-graph --whole-answers --keep-prefix --reward dense --simulator-nice 10 --levers none --targets 2 --local-pairs 6}
+options=${OPTIONS:---cuda-graph --whole-answers --keep-prefix --reward dense --simulator-nice 10 --levers core-turns --targets 2 --local-pairs 6}
 common=(--preset "${PRESET:-h200}" --policy "${POLICY:-pi0}" --simulator "$simulator")
 [ -n "${DEVICE:-}" ] && common+=(--device "$DEVICE")
 [ -n "${WORKERS:-}" ] && common+=(--workers "$WORKERS")
@@ -33,4 +33,6 @@ LINES_SHOWN=${SHOWN:-150} step optimise_cli "$(left)" timeout -s INT -k 40 $(( $
 [ -n "${MPS:-}" ] && python3 -m rlprof mps stop
 python3 -c 'import json; from benchmarks.gpu.common import machine; print(json.dumps(machine()))' > "$out/optimisation/machine.json"
 rm -f "$out"/optimisation/checkpoint.pt "$out"/optimisation/.checkpoint.pt.*
-ls -la "$out" "$out/optimisation"; echo "== all: $SECONDS s"
+ls -la "$out/optimisation"
+[ -e "$out/optimisation/decisions.txt" ] && mv "$out/optimisation/decisions.txt" "$out/decisions.log" # decisions.jsonl for people
+finish
