@@ -72,7 +72,9 @@ def test_the_command_line_says_it_in_one_line(tmp_path) -> None:
         [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+    # a busy machine may take so long that it is said what is going on
+    lines = done.stderr.strip().splitlines()
+    (line,) = [x for x in lines if not x.endswith("no iteration is done yet")]
     assert "tools/setup_libero.sh" in line
     assert not (tmp_path / "o").exists()
 
