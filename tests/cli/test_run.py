@@ -87,7 +87,7 @@ def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) ->
         (["--global-batch", "7"], "16 samples"),
         (["--algorithm", "grpo", "--group", "3"], "groups of 3"),
         (["--policy", "pi9"], "pi9"),
-        (["--staggered"], "auto_reset"),
+        (["--staggered"], "use --auto-reset too"),
         (["--timeout", "0"], "--timeout"),
         (["--workers", "2", "--reset-ahead"], "give --graph FILE, use --env-prefetch"),
         (["--workers", "2", "--reset-ahead", "--schedule", "async"], "and none is given"),

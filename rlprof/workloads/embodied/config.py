@@ -191,6 +191,11 @@ class Config:
                 f"{self.painters} painters for {self.envs} environments drawn by {self.rendering or 'egl'}",
                 hint="use --rendering egl-one of libero, with 1 painter to as many as there are environments",
             )
+        if self.staggered and not self.auto_reset:
+            raise ConfigurationError(
+                "staggered episodes need environments that reset by themselves",
+                hint="use --auto-reset too, or leave --staggered away",
+            )
         self._check_nice()
         check_devices(self)
         self._check_schedule()

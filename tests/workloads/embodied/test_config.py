@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlprof.workloads.embodied.config import configure
+from rlprof.workloads.embodied.config import SCHEDULES, SIMULATORS, configure
 from rlprof.workloads.embodied.errors import ConfigurationError
 
 FIT = {"envs": 8, "chunks": 3, "rollout_epochs": 2, "global_batch": 24, "micro_batch": 12}
@@ -48,6 +48,16 @@ def test_switches_that_do_not_fit_are_refused(values: dict[str, Any], what: str)
     with pytest.raises(ConfigurationError, match=what) as caught:
         configure("tiny", **values)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_staggered_episodes_are_of_environments_that_reset_by_themselves(simulator: str) -> None:
+    for schedule in SCHEDULES:
+        config = configure("tiny", simulator=simulator, schedule=schedule, auto_reset=True, staggered=True)
+        assert config.staggered
+        with pytest.raises(ConfigurationError, match="staggered episodes need environments that") as caught:
+            configure("tiny", simulator=simulator, schedule=schedule, staggered=True)
+        assert "--auto-reset" in str(caught.value.hint)
 
 
 def test_processes_alone_can_be_nicer() -> None:

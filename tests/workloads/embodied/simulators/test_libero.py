@@ -310,6 +310,21 @@ def test_environments_that_reset_by_themselves(python: str) -> None:
         assert second.success.tolist() == [False, False]
 
 
+def test_staggered_episodes_end_at_different_times(python: str) -> None:
+    options: dict[str, Any] = {"workers": 1, "tasks": 1, "cameras": 0, "auto_reset": True}
+    with start(6, episode_steps=15, staggered=True, **options) as simulator:
+        left = simulator.reset(GlobalStep(0), 0).state[:, 8]
+        assert set(np.round(3 * left).tolist()) == {1, 2, 3}  # chunks that an episode still has
+        idle = np.zeros((6, 5, 7), np.float32)
+        idle[..., 6] = -1
+        results = [simulator.step(idle) for _ in range(3)]
+        dones = np.array([r.dones for r in results])
+        assert (dones.sum(axis=0) == 1).all()  # each once in an episode's length
+        assert (dones.argmax(axis=0) + 1 == np.round(3 * left)).all()
+        after = results[-1].observation.state[:, 8]
+        assert np.allclose(after, left)  # and each goes on at its own phase
+
+
 def test_calls_that_make_no_sense(blind) -> None:
     blind.reset(GlobalStep(0), 0)
     with pytest.raises(SimulatorError, match="not finite"):

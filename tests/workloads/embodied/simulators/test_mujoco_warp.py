@@ -1,7 +1,8 @@
 """The simulator mujoco_warp in a process of its own, on Warp's CPU device: same code, no GPU.
 
 Packages may be in another environment, which RLPROF_WARP_PYTHON names. The first run compiles kernels for
-minutes; they are kept where WARP_CACHE_PATH says.
+minutes; they are kept where WARP_CACHE_PATH says. With them physics beside MuJoCo's takes some seconds: it is
+the one test of the real simulator that is not slow.
 """
 
 from __future__ import annotations
@@ -87,7 +88,6 @@ def test_the_task_can_be_done() -> None:
     assert (rewards[result.success] > 1.5).all()
 
 
-@pytest.mark.slow
 @needs_warp
 def test_physics_agrees_with_the_engine_of_mujoco(simulator: SimulatorProcesses) -> None:
     """float32 on a device beside float64 in C: after 50 steps positions are within 1e-5 (m, rad)."""
