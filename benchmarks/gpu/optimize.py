@@ -50,6 +50,12 @@ def main() -> None:
         " same one, and compare what they trained; otherwise training goes on",
     )
     add(
+        "--replayed-calls",
+        type=int,
+        default=4,
+        help="answers of each schedule and graph that are given again, evenly spread over an iteration",
+    )
+    add(
         "--start", type=Path, help="file of that iteration's start: begin there, or write it if there is none"
     )
     add("--seconds", type=float, default=480.0)

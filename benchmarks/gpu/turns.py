@@ -275,11 +275,19 @@ class Turns:
         if not short:
             self.compare(name, turn, measured, row)
             self.longest_s[name] = time.monotonic() - began
-        if warm and self.graphs.get(name) is not None and name not in self.without:
+        if self.replays(name, turn):
             with self.report.step(f"{name}_replay") as found:
-                index = GlobalStep(here.counter.step - 1)
-                again = replay_answers(here.trainer, measured.result["trajectories"], index, most_calls=4)
+                index, most = GlobalStep(here.counter.step - 1), self.args.replayed_calls
+                again = replay_answers(here.trainer, measured.result["trajectories"], index, most_calls=most)
                 found.update(replay_facts(again))
+
+    def replays(self, name: str, turn: str) -> bool:
+        """Whether answers of an iteration are given again: once for every schedule and graph.
+
+        Graphs warm up by complete iterations, schedules by short ones.
+        """
+        graph = self.graphs.get(name) is not None and name not in self.without
+        return (graph and turn in ("0", "warm")) or (name in BASELINES and turn == "1")
 
     def go_back(self) -> None:
         """Put back what training has changed; without that, should it fail, training goes on."""

@@ -370,3 +370,13 @@ def test_priorities_of_streams_are_refused_before_anything_runs() -> None:
     assert stream_priorities(" rollout = -1 , vision=0") == {"rollout": -1, "vision": 0}
     with pytest.raises(ConfigurationError, match="two stream priorities of rollout"):
         stream_priorities("rollout=-1,rollout=0")
+
+
+def test_answers_of_every_schedule_and_graph_are_given_again_once() -> None:
+    made = run({}, "by hand=a", "optimised=b")
+    made.graphs[f"optimised, {EAGER}"], made.without = made.graphs["optimised"], {f"optimised, {EAGER}": EAGER}
+    turns = ("warm", "0", "1", "2")
+    assert [t for t in turns if made.replays("native", t)] == ["1"]
+    assert [t for t in turns if made.replays("hybrid", t)] == ["1"]
+    assert [t for t in turns if made.replays("optimised", t)] == ["warm", "0"]
+    assert not any(made.replays(f"optimised, {EAGER}", t) for t in turns)
