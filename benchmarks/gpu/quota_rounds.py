@@ -1,6 +1,6 @@
 """What rounds of `benchmarks.gpu.rollout_quota` say of each quota for the same chunks, by Algorithm 2.
 
-    python -m benchmarks.gpu.quota_rounds RESULT --out FILE
+    python -m benchmarks.gpu.quota_rounds RESULT --out FILE [--unmanaged RESULT]
 
 Chunks of an episode take different times, so a median over rounds tells which chunks a quota had, too. A
 quota's time is that of the mean chunk of an episode instead, the same work for all quotas: for each chunk
@@ -9,7 +9,8 @@ no round of counts all SMs' median, times the median of the quota's rounds, each
 same chunk. Chunks that were not measured with all SMs count nowhere.
 
 The command makes `quotas` and `summary` of a stored result again. Earlier results do not tell which chunk a
-round was: the simulator carried out some by itself, then one a round, warm-up rounds too.
+round was: the simulator carried out some by itself, then one a round, warm-up rounds too. With ``--unmanaged`` it
+adds the time of both at once without a daemon, of a run of the same configuration (``--pair-only``).
 """
 
 from __future__ import annotations
@@ -258,6 +259,60 @@ def again(document: Mapping[str, Any], where: Path = Path("RESULT")) -> dict[str
     return {**document, "rounds": rounds, **found, "computed_again": told}
 
 
+def with_unmanaged(
+    document: Mapping[str, Any], other: Mapping[str, Any], where: Path = Path("RESULT")
+) -> dict[str, Any]:
+    """A result whose `quotas` tell what both take at once without a daemon, as `unmanaged`.
+
+    Parameters
+    ----------
+    document : mapping
+        With a daemon, as of `again`.
+    other : mapping
+        Of a run of the same configuration, without a daemon.
+    where : pathlib.Path
+        What the other one is called in errors.
+
+    Raises
+    ------
+    UsageError
+        If it ran with a daemon or is of another configuration, or has not all chunks.
+    """
+    hint = "run rollout_quota with --pair-only, without --mps, and with the same --set"
+    try:
+        if str(other["argv"]["mps"]) != "False":  # values are kept as text
+            raise UsageError("it ran under an MPS daemon", where=where, hint=hint)
+        mine, own = document["config"], other["config"]  # a later version may have further fields
+        if apart := sorted(name for name in mine.keys() & own.keys() if mine[name] != own[name]):
+            raise UsageError(f"it has another {apart[0]}", where=where, hint=hint)
+        chunks = chunk_medians(document["rounds"], ALL)
+        each = {name: chunk_medians(other["rounds"], ALL, name) for name in TIMES}
+        if set(each["time_s"]) < set(chunks):
+            raise UsageError("it has no round of some chunk of the episode", where=where, hint=hint)
+        told = {name: round(statistics.fmean(times[c] for c in chunks), 5) for name, times in each.items()}
+        facts = {"rounds": len(counted(other["rounds"], ALL)), "date": other["machine"]["date"]}
+    except (AttributeError, LookupError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the result is not complete: {why}", where=where, hint=hint) from error
+    return {**document, "quotas": {**document["quotas"], "unmanaged": {**told, **facts}}}
+
+
+def read(path: Path) -> Any:
+    """The document of a stored result.
+
+    Raises
+    ------
+    UnreadableError, UsageError
+        If it cannot be read, or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnreadableError("the result cannot be read", where=path) from error
+    except ValueError as error:
+        raise UsageError(f"this is no JSON: {error}", where=path, hint=GIVE) from error
+
+
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
     """The summary of a result as lines for a person."""
     chunks = list(summary[f"{ALL} %"]["chunks"])
@@ -273,15 +328,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("result", type=Path, metavar="RESULT", help="rollout_quota_SIMULATOR.json")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write it")
+    parser.add_argument("--unmanaged", type=Path, metavar="RESULT", help="the same without a daemon")
     args = parser.parse_args()
     with said_in_a_line():
-        try:
-            document = json.loads(args.result.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UnreadableError("the result cannot be read", where=args.result) from error
-        except ValueError as error:
-            raise UsageError(f"this is no JSON: {error}", where=args.result, hint=GIVE) from error
-        found = again(document, args.result)
+        found = again(read(args.result), args.result)
+        if args.unmanaged is not None:
+            found = with_unmanaged(found, read(args.unmanaged), args.unmanaged)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     save(args.out, found)
     print(table(found["summary"]))

@@ -77,7 +77,8 @@ class Run:
                 return
             self.alone()
             self.pair()
-            self.range()
+            if not self.args.pair_only:
+                self.range()
         finally:
             self.result()
             self.end(list(self.rollouts))
@@ -105,6 +106,8 @@ class Run:
         from rlprof.overlap.quota.levels import distinct
 
         chosen = sorted({*self.args.levels, 100}) if self.args.levels else []
+        if self.args.pair_only:
+            return distinct([(100, 100)])
         if not self.gpu.cuda:  # in tests, without SMs
             return distinct((p, p) for p in chosen or range(10, 101, 10))
         step = min(math.gcd(*chosen), 50) if chosen else self.args.level_step
@@ -407,6 +410,12 @@ def main() -> None:
     add("--anyway", action="store_true", help="measure the range also where the simulator waits")
     add("--levels", type=_percentages, help="percentages, and 100, in place of all")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
+    add(
+        "--pair-only",
+        action="store_true",
+        help="no quota: both at once alone, as without a daemon beside a result that has one"
+        " (`quota_rounds --unmanaged`)",
+    )
     add("--name", default="", help="added to the name of the result")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

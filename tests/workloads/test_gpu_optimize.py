@@ -374,7 +374,10 @@ def test_priorities_of_streams_are_refused_before_anything_runs() -> None:
 
 def test_answers_of_every_schedule_and_graph_are_given_again_once() -> None:
     made = run({}, "by hand=a", "optimised=b")
-    made.graphs[f"optimised, {EAGER}"], made.without = made.graphs["optimised"], {f"optimised, {EAGER}": EAGER}
+    made.graphs[f"optimised, {EAGER}"], made.without = (
+        made.graphs["optimised"],
+        {f"optimised, {EAGER}": EAGER},
+    )
     turns = ("warm", "0", "1", "2")
     assert [t for t in turns if made.replays("native", t)] == ["1"]
     assert [t for t in turns if made.replays("hybrid", t)] == ["1"]

@@ -20,10 +20,15 @@ from benchmarks.gpu.rollout_quota import Run
 from rlprof.errors import UsageError
 from rlprof.overlap.quota.levels import Level
 from rlprof.workloads.embodied.errors import RolloutError
+from tests.conftest import ROOT
 
 #: As measured on a GPU: the first chunk of an episode is faster.
 CHUNKS_S = (1.23, 1.38, 1.39)
 LEVELS = (100, 88, 76, 64, 52, 40, 28, 16)
+
+
+#: What a run on a GPU left.
+STORED = ROOT / "benchmarks/results/gpu/rollout_quota_mujoco_warp.json"
 
 
 def least_at_76(percent: int) -> float:
@@ -45,7 +50,15 @@ class Made(Run):
     ) -> None:
         given = {"rounds": 5, "level_rounds": 4, "at_once": 8, "least": 8, "coarse": 2, "levels": []}
         self.args = Namespace(
-            **{"reserve": 0.0, "turn_seconds": 0.0, "anyway": False, "out": out, **given, **more}
+            **{
+                "reserve": 0.0,
+                "turn_seconds": 0.0,
+                "anyway": False,
+                "pair_only": False,
+                "out": out,
+                **given,
+                **more,
+            }
         )
         facts = {"command": "rollout_quota", "config": {"chunks": len(chunks_s), "device": "cuda:0"}}
         self.report = Report(out / "rollout_quota_made.json", facts)
@@ -237,3 +250,32 @@ def test_what_is_no_result_is_an_error_of_one_line(
     assert said.startswith(f"error: {path}: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "new.json").exists()
+
+
+def test_both_at_once_without_a_daemon_are_told_for_the_same_chunks(tmp_path: Path) -> None:
+    from rlprof.reproduce.rose.quota import trial_rows
+
+    document = run(tmp_path, least_at_76)
+    alone = Made(tmp_path / "alone", lambda _: 1.25, pair_only=True)
+    alone.all()
+    other = json.loads(alone.report.path.read_text()) | {"argv": {"mps": "False"}}
+    other["machine"] = {"date": "2026-12-01"}
+    assert "quotas" not in other
+    assert {r["percent"] for r in other["rounds"]} == {100}
+    found = quota_rounds.with_unmanaged(document, other)["quotas"]["unmanaged"]
+    assert found["time_s"] == pytest.approx(1.25 * document["summary"]["100 %"]["time_s"], abs=1e-4)
+    assert found["rounds"] == 6
+    assert found["date"] == "2026-12-01"
+    shown = quota_rounds.with_unmanaged(document, other) | {"command": "rollout_quota"}
+    shown["machine"] = json.loads(STORED.read_text())["machine"]
+    shown["config"] = json.loads(STORED.read_text())["config"]
+    (row,) = (r for r in trial_rows("a", shown) if r["kind"] == "unmanaged")
+    assert row["seconds"] == found["time_s"]
+    for damage, wrong in (
+        ({"argv": {"mps": "True"}}, "under an MPS daemon"),
+        ({"config": {**other["config"], "device": "cpu"}}, "another device"),
+        ({"rounds": other["rounds"][:2]}, "no round of some chunk"),
+        ({"argv": {}}, "not complete"),
+    ):
+        with pytest.raises(UsageError, match=wrong):
+            quota_rounds.with_unmanaged(document, other | damage)
