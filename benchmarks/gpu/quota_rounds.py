@@ -9,7 +9,7 @@ no round of counts all SMs' median, times the median of the quota's rounds, each
 same chunk. Chunks that were not measured with all SMs count nowhere.
 
 The command makes `quotas` and `summary` of a stored result again. Earlier results do not tell which chunk a
-round was: the simulator carried out some by itself, then one a round, warm-up rounds too. With ``--unmanaged`` it
+round was: the simulator carried out some by itself, then one a round, warm-up rounds too. ``--unmanaged``
 adds the time of both at once without a daemon, of a run of the same configuration (``--pair-only``).
 """
 
