@@ -40,11 +40,15 @@ IN_A_PROCESS = """
 import os, sys
 share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 if share and any("rollout_serve" in word for word in sys.orig_argv):
+    class Lost:  # at once: loading PyTorch takes seconds
+        def find_spec(self, name, *_):
+            if name == "torch":
+                raise RuntimeError("the device was lost")
+    if share in os.environ["FAILING"].split(","):
+        sys.meta_path.insert(0, Lost())
     import rlprof.workloads.embodied.policies as policies
     native = policies.make
     def make(size, simulator, *, seed, device):
-        if share in os.environ["FAILING"].split(","):
-            raise RuntimeError("the device was lost")
         made = native(size, simulator, seed=seed + int(share), device=device)
         made.seed = seed
         return made
