@@ -151,7 +151,7 @@ def answers(config: Config, trainer: Trainer, rollout: Any) -> tuple[Any, Any]:
     return one._replace(prefix=None), other._replace(prefix=None)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_made_other_weights_is_given_the_actors(
     trainer: Trainer, other_actor: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
