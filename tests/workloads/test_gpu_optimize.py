@@ -241,7 +241,8 @@ def test_the_steps_of_the_first_round_make_its_graph() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_cores_are_those_of_this_process_and_the_simulators() -> None:
-    code = "import time; input(); end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\ninput()"
+    busy = "end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
+    code = f"import time\ninput()\n{busy}input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as simulator:
         with Solo("cpu", SimpleNamespace(process_ids=(simulator.pid,))) as solo:
             assert simulator.stdin is not None

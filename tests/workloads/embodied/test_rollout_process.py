@@ -190,7 +190,10 @@ def test_a_process_that_made_the_same_weights_is_given_none(trainer: Any) -> Non
     assert trainer.rollout.handed_over_bytes == 0
 
 
-@pytest.mark.parametrize("what", ["hangs", "dies", "interrupted", "changes", "other sizes"])
+@pytest.mark.parametrize(
+    "what",
+    ["hangs", pytest.param("dies", marks=pytest.mark.slow), "interrupted", "changes", "other sizes"],
+)
 def test_a_process_that_does_not_get_the_weights_is_ended(
     trainer: Trainer, other_actor: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
