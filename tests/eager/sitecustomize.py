@@ -1,13 +1,16 @@
 """For the path of a child that trains: it does without PyTorch's compiler.
 
-Optimizers load it to keep themselves out of what is compiled. Where nothing is, that takes longer than the
-rest of a small training.
+Optimizers and checkpoints load it to keep themselves out of what is compiled. Where nothing is, that takes
+longer than the rest of a small training.
 """
 
 import sys
 import types
+from typing import Any
 
-compiler = types.ModuleType("torch._dynamo")
-compiler.disable = lambda call, *_, **__: call  # type: ignore[attr-defined]
-compiler.graph_break = lambda *_, **__: None  # type: ignore[attr-defined]
+compiler: Any = types.ModuleType("torch._dynamo")
+compiler.disable = lambda call, *_, **__: call
+compiler.graph_break = lambda *_, **__: None
+compiler.config = types.SimpleNamespace(error_on_nested_fx_trace=True)
+compiler.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = compiler
