@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
+#: First on the path of a child that trains, it spares it the loading of PyTorch's compiler.
+EAGER = Path(__file__).resolve().parent / "eager"
 
 
 def python_path(*first: Path) -> str:
@@ -27,6 +30,16 @@ def pytest_configure() -> None:
     """Hear Ctrl-C, which shells let jobs in their background ignore: tests and their children send it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector rest: next to nothing of what is loaded meanwhile is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, python_path
+from tests.conftest import EAGER, ROOT, python_path
 from tests.notebooks.execute import execute, mime_types, printed
 
 NOTEBOOK = ROOT / "notebooks" / "04_optimize.ipynb"
@@ -18,7 +18,7 @@ STORED = ROOT / "benchmarks" / "results" / "gpu" / "optimize_libero.json"
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in another folder: it finds this checkout even where rlprof is not installed."""
-    monkeypatch.setenv("PYTHONPATH", python_path())
+    monkeypatch.setenv("PYTHONPATH", python_path(EAGER))
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_a_given_result_is_shown_and_its_folder_left_alone(tmp_path: Path) -> No
     assert {p.name for p in out.iterdir()} == {"course.svg", "phases.svg", "levels.svg"}
     # gain with its spread, levers, estimates and where all is from
     assert re.search(r"^round 1 +5\.68 s \(once\) +4\.73 s \(once\) +\+16\.8%", text, re.MULTILINE)
-    assert re.search(r"^before +3 +6\.01 s +5\.9 s +6\.5 s", text, re.MULTILINE)
+    assert re.search(r"^native, the best baseline +3 +6\.01 s +5\.9 s to 6\.5 s", text, re.MULTILINE)
     assert re.search(r"^in-turn +none → env", text, re.MULTILINE)
     assert re.search(r"^answer +step +1\.46 ×", text, re.MULTILINE)
     assert re.search(r"^gpu +NVIDIA H200", text, re.MULTILINE)

@@ -220,7 +220,7 @@ def test_programs_with_newer_options_are_recorded_with_them(
     stored: dict[str, Any], bounds: dict[str, Spread], tmp_path: Path
 ) -> None:
     del bounds  # skips where nothing can be recorded
-    config = dict(stored["config"])
+    config = stored["config"] | {"envs": 4, "chunks": 2, "global_batch": 8}
     hashes = set()
     each: tuple[dict[str, Any], ...] = ({}, {"prefix_worker": True}, {"whole_answers": None})
     for number, changes in enumerate(each):

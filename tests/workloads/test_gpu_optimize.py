@@ -241,13 +241,16 @@ def test_the_steps_of_the_first_round_make_its_graph() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_cores_are_those_of_this_process_and_the_simulators() -> None:
-    code = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ninput()"
+    busy = "end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
+    code = f"import time\ninput()\n{busy}input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as simulator:
         with Solo("cpu", SimpleNamespace(process_ids=(simulator.pid,))) as solo:
+            assert simulator.stdin is not None
+            simulator.stdin.write(b"\n")
+            simulator.stdin.flush()
             until = time.monotonic() + 20
-            while solo._processes() < 0.3 and time.monotonic() < until:
+            while solo._processes() - solo.cores[0].simulator_s < 0.3 and time.monotonic() < until:
                 time.sleep(0.05)
-        assert simulator.stdin is not None
         simulator.communicate(b"\n")
     assert 0.25 < solo.simulator_core_s < 2
     use = solo.use(round(solo.cores[0].at_s * 1e9), round(solo.cores[-1].at_s * 1e9))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.cli import conftest
+from tests.conftest import EAGER, ROOT, python_path
+
+cli = conftest.cli
 
 HEAVY = {"torch", "mujoco", "polars", "pandas", "transformers", "ray", "pyarrow"}
 PACKAGES = [
@@ -51,19 +55,36 @@ from rlprof.workloads.embodied.runner import run
 from tests.workloads.embodied.made import small
 assert len(run(small(), Path({str(tmp_path)!r}), 1).rows) == 1
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    environment = {**os.environ, "PYTHONPATH": python_path(EAGER)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
 
 
-@pytest.mark.parametrize(("hidden", "says"), [("mujoco", "mujoco_arm"), ("torch", "policy")])
-def test_a_missing_package_is_one_line_that_says_what_to_install(tmp_path, hidden: str, says: str) -> None:
-    code = f"import sys; sys.modules[{hidden!r}] = None\nfrom rlprof.cli.main import run\nrun()"
-    arguments = ["run", "embodied", "--preset", "exact", "--iterations", "1", "--out", str(tmp_path / "o")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
+#: A training, as options but for its folder.
+TRAINING = ["run", "embodied", "--preset", "exact", "--iterations", "1", "--out"]
+
+
+def says_what_to_install(errors: str, hidden: str, says: str) -> None:
     # where loading takes its time, a line before it says that no iteration is done yet
-    (line,) = (x for x in done.stderr.strip().splitlines() if "no iteration is done yet" not in x)
+    (line,) = (x for x in errors.strip().splitlines() if "no iteration is done yet" not in x)
     assert 'pip install "rlprof[workloads]"' in line
     assert hidden in line
     assert says in line
+
+
+def test_no_pytorch_is_one_line_that_says_what_to_install(tmp_path) -> None:
+    code = "import sys; sys.modules['torch'] = None\nfrom rlprof.cli.main import run\nrun()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *TRAINING, str(tmp_path / "o")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    says_what_to_install(done.stderr, "torch", "policy")
+
+
+def test_no_mujoco_is_one_line_that_says_what_to_install(
+    cli: conftest.Cli, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    done = cli(*TRAINING, tmp_path / "o")
+    assert done.code == 2
+    says_what_to_install(done.err, "mujoco", "mujoco_arm")

@@ -410,6 +410,7 @@ def test_a_server_that_outlives_its_control_program_is_ended(
 ) -> None:
     """It was known as the child of the process that had written itself down."""
     monkeypatch.setenv("FAKE_MPS", "leaves")
+    monkeypatch.setattr(mps_guardian, "ASKED_S", 0.4)  # how long the server, which stays, is waited for
     daemon = start()
     processes = daemon.processes
     assert len(processes) == 2

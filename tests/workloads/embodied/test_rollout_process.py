@@ -151,7 +151,7 @@ def answers(config: Config, trainer: Trainer, rollout: Any) -> tuple[Any, Any]:
     return one._replace(prefix=None), other._replace(prefix=None)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_made_other_weights_is_given_the_actors(
     trainer: Trainer, other_actor: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -190,7 +190,10 @@ def test_a_process_that_made_the_same_weights_is_given_none(trainer: Any) -> Non
     assert trainer.rollout.handed_over_bytes == 0
 
 
-@pytest.mark.parametrize("what", ["hangs", "dies", "interrupted", "changes", "other sizes"])
+@pytest.mark.parametrize(
+    "what",
+    ["hangs", pytest.param("dies", marks=pytest.mark.slow), "interrupted", "changes", "other sizes"],
+)
 def test_a_process_that_does_not_get_the_weights_is_ended(
     trainer: Trainer, other_actor: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -26,7 +26,10 @@ from rlprof.workloads.embodied.errors import (
 )
 from rlprof.workloads.embodied.simulators import libero_start
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
+from tests.cli import conftest
 from tests.conftest import ROOT
+
+cli = conftest.cli
 
 MODULE = "tests.workloads.embodied.simulators.viewed"
 SURROUNDINGS = {"PYTHONPATH": str(ROOT)}
@@ -56,24 +59,11 @@ def test_without_libero_the_error_says_how_to_get_it(rendering: str) -> None:
 
 
 @pytest.mark.usefixtures("no_libero")
-def test_the_command_line_says_it_in_one_line(tmp_path) -> None:
-    arguments = [
-        "run",
-        "embodied",
-        "--simulator",
-        "libero",
-        "--preset",
-        "exact",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    code = "from rlprof.cli.main import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
+def test_the_command_line_says_it_in_one_line(cli: conftest.Cli, tmp_path) -> None:
+    done = cli("run", "embodied", "--simulator", "libero", "--preset", "exact", "--out", tmp_path / "o")
+    assert done.code == 2
     # where loading takes its time, a line before it says that no iteration is done yet
-    (line,) = (x for x in done.stderr.strip().splitlines() if "no iteration is done yet" not in x)
+    (line,) = (x for x in done.err.strip().splitlines() if "no iteration is done yet" not in x)
     assert "tools/setup_libero.sh" in line
     assert not (tmp_path / "o").exists()
 
