@@ -12,8 +12,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"
-#: First on the path of a child that trains, it spares it the loading of PyTorch's compiler.
-EAGER = Path(__file__).resolve().parent / "eager"
 
 
 def python_path(*first: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from rlprof.workloads.embodied import metrics
-from tests.conftest import EAGER, ROOT, python_path
+from tests.conftest import ROOT, python_path
 from tests.notebooks.execute import execute, mime_types, printed
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
@@ -21,7 +21,7 @@ NOTEBOOK = ROOT / "notebooks" / "05_learning_curve.ipynb"
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", python_path(EAGER))
+    monkeypatch.setenv("PYTHONPATH", python_path())
 
 
 def test_it_shows_the_kept_curves_with_their_seeds_and_trains(tmp_path: Path) -> None:

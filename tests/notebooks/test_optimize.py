@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EAGER, ROOT, python_path
+from tests.conftest import ROOT, python_path
 from tests.notebooks.execute import execute, mime_types, printed
 
 NOTEBOOK = ROOT / "notebooks" / "04_optimize.ipynb"
@@ -18,7 +18,7 @@ STORED = ROOT / "benchmarks" / "results" / "gpu" / "optimize_libero.json"
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in another folder: it finds this checkout even where rlprof is not installed."""
-    monkeypatch.setenv("PYTHONPATH", python_path(EAGER))
+    monkeypatch.setenv("PYTHONPATH", python_path())
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import place_rose
 from rlprof.reproduce.rose.quota import trial_rows
-from tests.conftest import EAGER, ROOT, python_path
+from tests.conftest import ROOT, python_path
 
 pytest.importorskip("torch")
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
@@ -36,9 +36,7 @@ SIZES = (
     *("--turn-seconds", "1", "--reserve", "1", "--seconds", "60", "--rounds", "3", "--anyway"),
 )
 #: Processes with a quota make other weights, as on a GPU; those with some do not start.
-IN_A_PROCESS = (
-    (EAGER / "sitecustomize.py").read_text()
-    + """
+IN_A_PROCESS = """
 import os, sys
 share = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 if share and any("rollout_serve" in word for word in sys.orig_argv):
@@ -56,7 +54,6 @@ if share and any("rollout_serve" in word for word in sys.orig_argv):
         return made
     policies.make = make
 """
-)
 
 
 def run(out: Path, failing: str, *more: str) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.cli import conftest
-from tests.conftest import EAGER, ROOT, python_path
+from tests.conftest import ROOT, python_path
 
 cli = conftest.cli
 
@@ -55,7 +55,7 @@ from rlprof.workloads.embodied.runner import run
 from tests.workloads.embodied.made import small
 assert len(run(small(), Path({str(tmp_path)!r}), 1).rows) == 1
 """
-    environment = {**os.environ, "PYTHONPATH": python_path(EAGER)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
 
 

@@ -21,7 +21,7 @@ from rlprof.planning.calibration.errors import CalibrationError
 from rlprof.planning.calibration.raw import Measurement, Point, read_raw
 from rlprof.planning.calibration.sweeps import Effort
 from rlprof.planning.shapes import ModelShape
-from tests.conftest import EAGER, ROOT, python_path
+from tests.conftest import ROOT, python_path
 from tests.planning.calibration.made import as_dict
 
 torch = pytest.importorskip("torch")
@@ -220,7 +220,7 @@ def test_two_processes_measure_every_collective_and_operators_together_and_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one run of both, since starting the processes takes longer than all that they measure."""
-    monkeypatch.setenv("PYTHONPATH", python_path(EAGER))
+    monkeypatch.setenv("PYTHONPATH", python_path())
     everything: list[Measurement] = []
     visits = [(p, n) for n in range(2) for p in LINKS]
     points = [Point(p.kind, {**p.key, "shape": TWICE}) for p in TOGETHER]

@@ -14,7 +14,7 @@ import pytest
 from rlprof.errors import UsageError
 from rlprof.planning.calibration.parallel import Ranks
 from rlprof.planning.shapes import SHAPES, ModelShape
-from tests.conftest import EAGER, python_path
+from tests.conftest import python_path
 
 pytest.importorskip("torch")
 
@@ -109,7 +109,7 @@ if other:
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": python_path(EAGER), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store")]
     # in a group of their own: when the first one ends or is ended, so is the second
     with subprocess.Popen(
