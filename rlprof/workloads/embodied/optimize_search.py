@@ -10,6 +10,7 @@ from typing import Any
 
 from rlprof.analysis.trials import Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import noted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.algorithm import optimize
@@ -156,9 +157,10 @@ class Search:
             budget_s=LEVERS_SHARE * self.request.budget_s,
             **self._how,
         )
-        self.here.simulator.drop_all_but(None)
+        with noted() as asked:  # what has begun to end is ended
+            self.here.simulator.drop_all_but(None)
         workload.key = self.here.key
-        if settings.stopped:
+        if settings.stopped or asked():
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
         options = replace(self.request.options, budget_s=self.left_s)
         if self.here.memory is not None:
@@ -191,7 +193,10 @@ class Search:
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,
         )  # fmt: skip
-        here.simulator.drop_all_but(None)
+        with noted() as asked:
+            here.simulator.drop_all_but(None)
+        if asked():
+            measured = replace(measured, stopped=True)
         self.streams = selected.streams
         found = found.including(measured)
         if not measured.kept:
