@@ -222,6 +222,25 @@ def test_an_interrupt_while_files_are_written_writes_all_of_them(
 
 
 @pytest.mark.usefixtures("selected")
+@pytest.mark.parametrize("part", ["optimize", "graph_levers"])
+def test_an_interrupt_between_parts_of_the_search_keeps_what_was_found(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    from rlprof.workloads.embodied import optimize_search
+
+    do = getattr(optimize_search, part)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return do(*given, **named)
+
+    monkeypatch.setattr(optimize_search, part, interrupted)
+    done = optimise(cli, tmp_path / "found", "--levers", "none")
+    assert done.code == 130, done.err
+    assert {"graph.json", "result.json", "report.html"} <= {p.name for p in (tmp_path / "found").iterdir()}
+
+
+@pytest.mark.usefixtures("selected")
 def test_who_says_otherwise_is_heard_or_told_at_once_what_does_not_fit(cli: Cli, tmp_path: Path) -> None:
     graph, out = optimised(cli, tmp_path / "found", "--levers", "none"), tmp_path / "run"
     for further, says in {

@@ -159,7 +159,7 @@ class Search:
         )
         with noted() as asked:  # what has begun to end is ended
             self.here.simulator.drop_all_but(None)
-        workload.key = self.here.key
+            workload.key = self.here.key
         if settings.stopped or asked():
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
         options = replace(self.request.options, budget_s=self.left_s)
@@ -171,7 +171,10 @@ class Search:
             except KeyboardInterrupt:  # the levers are found
                 return interrupted(workload.native, settings, intact=self.here.counter.whole)
             options = replace(options, memory_bytes=self.here.free_bytes)
-        found = optimize(workload, options, log=self.log, store=self.store)
+        try:
+            found = optimize(workload, options, log=self.log, store=self.store)
+        except KeyboardInterrupt:  # before its first round: it keeps later ones itself
+            return interrupted(workload.native, settings, intact=self.here.counter.whole)
         found = found.including(settings)
         return found if found.stopped else self._graph_levers(found, options)
 
@@ -181,14 +184,17 @@ class Search:
 
     def _graph_levers(self, found: Optimization, options: Options) -> Optimization:
         here = self.here
-        drawn = OverlapRendering(here).settings()
-        selected = Selected(
-            here.workload,
-            found.graph,
-            found.steps,
-            lambda graph: beyond_memory(graph, options.memory_bytes, here.workload.call_bytes()),
-        )
-        levers = graph_levers(here, selected, self.request.levers)
+        with noted() as asked:
+            drawn = OverlapRendering(here).settings()
+            selected = Selected(
+                here.workload,
+                found.graph,
+                found.steps,
+                lambda graph: beyond_memory(graph, options.memory_bytes, here.workload.call_bytes()),
+            )
+            levers = graph_levers(here, selected, self.request.levers)
+        if asked():
+            return found.including(Measured((), (), stopped=True))
         measured = measure_levers(
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,
