@@ -77,6 +77,38 @@ def postponed() -> Iterator[None]:
         handler(signal.SIGINT, None)
 
 
+@contextmanager
+def noted() -> Iterator[Callable[[], bool]]:
+    """Note a Ctrl-C and go on, for the writing of what was found; the second one is handled at once.
+
+    Yields
+    ------
+    callable
+        Whether there was one by then; it can be asked afterwards too.
+
+    Notes
+    -----
+    Does nothing outside of the main thread, or where nobody handles the signal.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    pressed = 0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1 and callable(handler):
+            handler(number, frame)
+
+    ours = threading.current_thread() is threading.main_thread() and callable(handler)
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed > 0
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, handler)
+
+
 def interrupted(error: BaseException | None) -> bool:
     """Whether an error came of an interrupt."""
     seen: set[int] = set()

@@ -6,7 +6,7 @@ from types import FrameType
 
 import pytest
 
-from rlprof.interrupts import postponed, remembered
+from rlprof.interrupts import noted, postponed, remembered
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -87,3 +87,18 @@ def test_a_postponed_interrupt_comes_when_it_is_done_and_a_second_one_at_once(th
         signal.signal(signal.SIGINT, before)
     assert steps == (["done", "theirs", "theirs"] if theirs else ["done"])
     work(0, "nothing came")
+
+
+def test_a_noted_interrupt_is_told_and_a_second_one_comes_at_once() -> None:
+    mine = signal.getsignal(signal.SIGINT)
+    with noted() as asked:
+        assert not asked()
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+    assert asked()
+    assert signal.getsignal(signal.SIGINT) is mine
+    with noted():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is mine

@@ -17,12 +17,15 @@
 #                           (MPS), and what is added to the names of results (NAME)
 # finish                    packs the logs, shows what there is
 
+case $limit_all in *[!0-9]* | '') echo "== SECONDS_IN_ALL=$limit_all: give whole seconds" >&2; exit 2 ;; esac
+limit_all=$((10#$limit_all)) # 08 is eight
 site=${SITES:-/tmp}/site_$simulator; mkdir -p "$site" # one for each: their versions of MuJoCo differ
 shared=${SITES:-/tmp}/site_shared; mkdir -p "$shared" # wheels for all
 callers=${PYTHONPATH:-} # the machine's packages may be there alone
 left() { echo $((limit_all - SECONDS)); }
 rest() { echo $(( $(left) - 6 - ${1:-0} )); } # for the end of simulators and of a daemon, and for the logs
-step() { local name=$1 limit=$2 began=$SECONDS code last; shift 2; [ "$(left)" -lt 15 ] && { echo "== $name: LEFT OUT, no time"; return 1; }
+step() { local name=$1 limit=$2 began=$SECONDS code last; shift 2
+  if [ "$(left)" -lt 15 ] || [ "$limit" -lt 1 ]; then echo "== $name: LEFT OUT, no time"; return 1; fi # a limit of 0 is none
   last=$(( $(left) - 3 )); [ "$limit" -gt "$last" ] && limit=$last
   last=$(( $(left) - limit )); [ "$last" -gt 10 ] && last=10
   echo "== $name (limit $limit s)"; timeout -k "$last" "$limit" "$@" > "$out/$name.log" 2>&1; code=$?

@@ -26,11 +26,17 @@ if [ -n "${MPS:-}" ]; then
   variables=$(python3 -m rlprof mps start --while $$) && eval "$variables" || { echo "== no MPS daemon"; exit 1; }
 fi
 budget=${BUDGET:-$(( $(left) - ${START:-60} - ${ENDING:-90} ))}
+if [ "$budget" -lt 1 ] || [ "$(rest 5)" -le 40 ]; then
+  echo "== optimise_cli: LEFT OUT, $(left) s do not hold START, ENDING and a budget"
+  [ -n "${MPS:-}" ] && python3 -m rlprof mps stop
+  exit 1
+fi
 # INT is Ctrl-C, at which the best so far is written, as it is not at TERM; writing a checkpoint takes its time until KILL
 # shellcheck disable=SC2086
 LINES_SHOWN=${SHOWN:-150} step optimise_cli "$(left)" timeout -s INT -k 40 $(( $(rest 5) - 40 )) \
   python3 -m rlprof optimize embodied "${common[@]}" $options --budget "${budget}s" --out "$out/optimisation"
 [ -n "${MPS:-}" ] && python3 -m rlprof mps stop
+[ -d "$out/optimisation" ] || { finish; exit 1; } # its log says why
 python3 -c 'import json; from benchmarks.gpu.common import machine; print(json.dumps(machine()))' > "$out/optimisation/machine.json"
 rm -f "$out"/optimisation/checkpoint.pt "$out"/optimisation/.checkpoint.pt.*
 ls -la "$out/optimisation"

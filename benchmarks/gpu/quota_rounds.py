@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -237,26 +238,34 @@ def again(document: Mapping[str, Any], where: Path = Path("RESULT")) -> dict[str
         raise UsageError("this is no result of rollout quotas", where=where, hint=GIVE)
     try:
         rounds = with_chunks(document, where)
+        for r in rounds:
+            if not all(0 <= r[name] < math.inf for name in TIMES) or not r["time_s"]:
+                raise ValueError(f"a round took {', '.join(str(r[name]) for name in TIMES)} s")
         amounts = ast.literal_eval(document["steps"]["levels"]["levels"])
         levels = [Level(amount, percent) for amount, percent in amounts]
-        alone = document["steps"]["alone"].get("simulator_each_s", ())
-        chunks = document["config"]["chunks"]
         pair = document["quotas"]["pair"]
         found = algorithm_2(rounds, levels, pair)
-    except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
+        told = {"rule": AGAIN, **_by_chunk(document, rounds)}
+    except (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"the result is not complete: {why}", where=where, hint="measure again") from error
     if found is None:
         raise UsageError(
             "no quota was measured beside all SMs", where=where, hint="measure again, with more time"
         )
-    by_chunk: dict[str, dict[str, list[float]]] = {"alone_s": {}, "all_sms_s": {}}
-    for index, taken in enumerate(alone):
-        by_chunk["alone_s"].setdefault(str((WARM_UP + index) % chunks), []).append(taken)
-    for r in counted(rounds, ALL):
-        by_chunk["all_sms_s"].setdefault(str(r["chunk"]), []).append(round(r["time_s"], 5))
-    told = {"rule": AGAIN, **{name: dict(sorted(rows.items())) for name, rows in by_chunk.items()}}
     return {**document, "rounds": rounds, **found, "computed_again": told}
+
+
+def _by_chunk(document: Mapping[str, Any], rounds: Sequence[Round]) -> dict[str, dict[str, list[float]]]:
+    """Seconds of the simulator alone, and of rounds with all SMs, by chunk of the episode."""
+    alone = document["steps"]["alone"].get("simulator_each_s", ())
+    chunks = document["config"]["chunks"]
+    found: dict[str, dict[str, list[float]]] = {"alone_s": {}, "all_sms_s": {}}
+    for index, taken in enumerate(alone):
+        found["alone_s"].setdefault(str((WARM_UP + index) % chunks), []).append(taken)
+    for r in counted(rounds, ALL):
+        found["all_sms_s"].setdefault(str(r["chunk"]), []).append(round(r["time_s"], 5))
+    return {name: dict(sorted(rows.items())) for name, rows in found.items()}
 
 
 def with_unmanaged(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -297,35 +298,35 @@ def against(confidence: float, most: int) -> tuple[int, ...]:
         stays within ``1 - confidence``.
     """
     error = 1.0 - confidence
-    levels = {2 * _tail(k, n) for n in range(1, most + 1) for k in range((n - 1) // 2 + 1)}
-    fitting = sorted(level for level in levels if level <= error)
+    tails = [_tails(n) for n in range(1, most + 1)]
+    fitting = sorted({2 * p for of_n in tails for p in of_n if 2 * p <= error})
     low, high = 0, len(fitting)  # the error grows with the level
     while low < high:
         middle = (low + high) // 2
-        if _false_decisions(_bounds(fitting[middle], most)) <= error:
+        if _false_decisions(_bounds(fitting[middle], tails), error) <= error:
             low = middle + 1
         else:
             high = middle
-    return _bounds(fitting[low - 1], most) if low else (-1,) * most
+    return _bounds(fitting[low - 1], tails) if low else (-1,) * most
 
 
-def _tail(k: int, n: int) -> float:
-    """Probability of at most `k` tails in `n` throws of a fair coin."""
-    return sum(math.comb(n, i) for i in range(k + 1)) * 0.5**n
+def _tails(n: int) -> list[float]:
+    """Probability of at most k tails in `n` throws of a fair coin, for each k below half of them."""
+    found, ways, number = list[float](), 0, 1  # in whole numbers: exact but for the last rounding
+    for k in range((n - 1) // 2 + 1):
+        ways += number
+        number = number * (n - k) // (k + 1)
+        found.append(ways * 0.5**n)
+    return found
 
 
-def _bounds(level: float, most: int) -> tuple[int, ...]:
-    found = []
-    for n in range(1, most + 1):
-        k = -1
-        while k + 1 <= (n - 1) // 2 and 2 * _tail(k + 1, n) <= level:
-            k += 1
-        found.append(k)
-    return tuple(found)
+def _bounds(level: float, tails: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    """Differences of the other sign that a level allows, by the tails of each number of pairs."""
+    return tuple(bisect_right(of_n, level / 2) - 1 for of_n in tails)
 
 
-def _false_decisions(bounds: Sequence[int]) -> float:
-    """Probability that a fair coin is called unfair at some look."""
+def _false_decisions(bounds: Sequence[int], most: float) -> float:
+    """Probability that a fair coin is called unfair at some look; where it exceeds `most`, so far."""
     going, stopped = {0: 1.0}, 0.0  # by number of tails
     for n, allowed in enumerate(bounds, start=1):
         after: dict[int, float] = {}
@@ -334,5 +335,7 @@ def _false_decisions(bounds: Sequence[int]) -> float:
                 after[new] = after.get(new, 0.0) + p / 2
         ended = {t for t in after if t <= allowed or n - t <= allowed}
         stopped += sum(after[t] for t in ended)
+        if stopped > most:
+            break
         going = {t: p for t, p in after.items() if t not in ended}
     return stopped

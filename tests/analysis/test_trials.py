@@ -7,6 +7,7 @@ import json
 import math
 import random
 import statistics
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -43,6 +44,16 @@ def test_the_boundary_is_the_widest_of_its_kind() -> None:
     assert against(0.95, 12) == (-1, -1, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1)
     for n in range(1, 60):
         assert all(a <= b for a, b in itertools.pairwise(against(0.9, n)))
+
+
+def test_the_boundary_of_many_pairs_takes_no_time_to_speak_of() -> None:
+    against.cache_clear()
+    began = time.process_time()
+    bounds = against(0.95, 1000)  # all that a rule may have
+    assert time.process_time() - began < 20  # half a second where it is quiet; by trying all levels, hours
+    assert len(bounds) == 1000
+    assert all(a <= b <= a + 1 for a, b in itertools.pairwise(bounds))
+    assert bounds[11] < against(0.95, 12)[11]  # looks are many: the level of each is low
 
 
 @settings(max_examples=60)

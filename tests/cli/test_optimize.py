@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,48 @@ def test_an_interrupt_of_the_measurement_of_memory_keeps_what_was_found(
     meter = property(lambda _: "one, as where there is a GPU", lambda *_: None)
     monkeypatch.setattr(Embodied, "memory", meter)
     monkeypatch.setattr(ProgramWorkload, "measure_memory", interrupted)
+    done = optimise(cli, tmp_path / "found", "--levers", "none")
+    assert done.code == 130, done.err
+    assert {"graph.json", "result.json", "report.html"} <= {p.name for p in (tmp_path / "found").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["rlprof.overlap.optimize.graph_file.GraphFile", "rlprof.workloads.embodied.quota_file.QuotaFile"],
+)
+def test_an_interrupt_while_files_are_written_writes_all_of_them(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    module, _, name = where.rpartition(".")
+    of = getattr(import_module(module), name)
+    write = of.write
+
+    def interrupted(self: Any, path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(self, path)
+
+    monkeypatch.setattr(of, "write", interrupted)
+    done = optimise(cli, tmp_path / "found", "--levers", "none")
+    assert done.code == 130, done.err
+    assert done.err.splitlines()[-1] == "interrupted: this is the best so far; --resume goes on"
+    files = {"graph.json", "quotas.json", "result.json", "report.html", "checkpoint.pt"}
+    assert files <= {p.name for p in (tmp_path / "found").iterdir()}
+
+
+@pytest.mark.usefixtures("selected")
+@pytest.mark.parametrize("part", ["optimize", "graph_levers"])
+def test_an_interrupt_between_parts_of_the_search_keeps_what_was_found(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    from rlprof.workloads.embodied import optimize_search
+
+    do = getattr(optimize_search, part)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return do(*given, **named)
+
+    monkeypatch.setattr(optimize_search, part, interrupted)
     done = optimise(cli, tmp_path / "found", "--levers", "none")
     assert done.code == 130, done.err
     assert {"graph.json", "result.json", "report.html"} <= {p.name for p in (tmp_path / "found").iterdir()}

@@ -226,6 +226,11 @@ def test_where_a_round_is_missing_its_chunks_are_not_guessed(tmp_path: Path) -> 
         (lambda d: d["steps"]["pair"].update(ok=False), "not known: the step failed"),
         (lambda d: d["quotas"].pop("pair"), "not complete: KeyError"),
         (lambda d: d.update(rounds=d["rounds"][:7]), "no quota was measured"),
+        (lambda d: d["steps"]["alone"].update(simulator_each_s=7), "not complete: TypeError"),
+        (lambda d: d["config"].update(chunks=0), "not complete: ZeroDivisionError"),
+        (lambda d: d["rounds"][-1].update(time_s=10**400), "not complete: OverflowError"),
+        (lambda d: d["rounds"][-1].update(time_s=float("nan")), "a round took nan"),
+        (lambda d: d["rounds"][-1].update(time_s=0.0), "a round took 0.0"),
     ],
 )
 def test_what_tells_too_little_is_refused(tmp_path: Path, damage: Callable[[Any], Any], wrong: str) -> None:

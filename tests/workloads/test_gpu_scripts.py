@@ -103,3 +103,31 @@ def test_the_path_of_a_child_has_what_the_caller_has(monkeypatch: pytest.MonkeyP
     assert python_path(Path("/mine")).split(os.pathsep) == ["/mine", str(ROOT), "/a", "/b"]
     monkeypatch.delenv("PYTHONPATH")
     assert python_path() == str(ROOT)
+
+
+@pytest.mark.parametrize("limit", ["0", "-20"])
+def test_a_step_without_time_is_left_out(bare: dict[str, str], tmp_path: Path, limit: str) -> None:
+    said = bash(f"out={tmp_path}; {SOURCED} step one {limit} echo ran || true; ls {tmp_path}", bare)
+    assert "== one: LEFT OUT, no time" in said  # a limit of 0 would be none
+    assert "one.log" not in said
+
+
+@pytest.mark.parametrize("seconds", ["abc", "5m", "-1", "1.5"])
+def test_seconds_that_are_none_are_refused(bare: dict[str, str], tmp_path: Path, seconds: str) -> None:
+    done = subprocess.run(
+        ["bash", SCRIPTS / "optimize_cli.sh", tmp_path / "out", "mujoco_arm"],
+        env={**bare, "SECONDS_IN_ALL": seconds}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"== SECONDS_IN_ALL={seconds}: give whole seconds\n"
+
+
+@pytest.mark.parametrize("seconds", ["030", "140"])
+def test_a_search_that_has_no_time_is_left_out(bare: dict[str, str], tmp_path: Path, seconds: str) -> None:
+    done = subprocess.run(
+        ["bash", SCRIPTS / "optimize_cli.sh", tmp_path / "out", "mujoco_arm"],
+        env={**bare, "SECONDS_IN_ALL": seconds}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "== optimise_cli: LEFT OUT" in done.stdout
+    assert "timeout" not in done.stdout + done.stderr

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from rlprof.analysis.machine_state import MachineState, doubts
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import noted
 from rlprof.overlap.optimize.cost import LEVERS, NOTHING, Cost, Trained
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.options import compared, faster
@@ -234,8 +235,11 @@ class _Run:
                 return
 
     def note(self, row: Row) -> None:
-        self.rows.append(row)
-        self.log.add("lever", **row.to_dict())
+        """Keep a row and tell of it; an interrupt meanwhile ends after it, with what is known by then."""
+        with noted() as asked:
+            self.rows.append(row)
+            self.log.add("lever", **row.to_dict())
+        self.stopped = self.stopped or asked()
 
     def tried(self, lever: Lever, value: Value) -> Row:
         """Compare a value with the present one, and keep the faster."""

@@ -12,6 +12,7 @@ from rlprof.workloads.embodied.devices import check_devices
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train, size_of
 from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
+from rlprof.workloads.embodied.simulators.core_turns import MOST_PLACES
 from rlprof.workloads.embodied.simulators.rewards import REWARDS
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
@@ -227,8 +228,10 @@ class Config:
                 f"the simulator is in this process, and cannot be nicer than it by {self.simulator_nice}",
                 hint="leave --simulator-nice away, or give it processes with --workers",
             )
-        if self.simulator_cores < 0:
-            raise ConfigurationError(f"{self.simulator_cores} cores", hint="give 0 for all, or a number")
+        if not 0 <= self.simulator_cores <= MOST_PLACES:
+            raise ConfigurationError(
+                f"{self.simulator_cores} cores", hint=f"give 0 for all, or a number up to {MOST_PLACES}"
+            )
         if self.simulator_cores and (not self.own_processes or self.simulator == "mujoco_warp"):
             raise ConfigurationError(
                 f"no processes of the simulator {self.simulator} do physics on the cores",

@@ -16,6 +16,7 @@ from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+from rlprof.workloads.embodied.simulators.core_turns import MOST_PLACES
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.optimize import Embodied
@@ -81,14 +82,16 @@ def _fixed(name: str, given: Mapping[str, Any]) -> Unavailable | None:
 
 
 def _value(name: str, text: str) -> Value:
+    number = int(text) if text.isdecimal() and len(text) < 20 else None  # Python refuses thousands of digits
     if name in ("workers", "groups", "core-turns"):
         least = {"workers": 1, "groups": 2, "core-turns": 0}[name]
-        if text.isdecimal() and int(text) >= least:
-            return int(text)
-        raise ConfigurationError(f"{name}={text}", hint=f"give numbers from {least} on, such as {name}=2/4")
+        if number is not None and least <= number <= MOST_PLACES:
+            return number
+        numbers = f"numbers from {least} to {MOST_PLACES}"
+        raise ConfigurationError(f"{name}={text}", hint=f"give {numbers}, such as {name}=2/4")
     if name == "nice":
-        if text.isdecimal() and int(text) <= 19:
-            return int(text)
+        if number is not None and number <= 19:
+            return number
         raise ConfigurationError(f"nice={text}", hint="give numbers from 0 to 19, such as nice=5/10")
     if name in ("rendering", "overlap-rendering"):
         from rlprof.workloads.embodied.simulators.libero import RENDERINGS

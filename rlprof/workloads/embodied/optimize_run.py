@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import rlprof
 from rlprof.errors import OutputError, RlprofError
+from rlprof.interrupts import noted
 from rlprof.overlap.optimize.cost import OTHER
 from rlprof.overlap.optimize.cost import QUOTAS as QUOTA_SEARCH
 from rlprof.overlap.optimize.decisions import each_once, read_entries
@@ -85,11 +87,13 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     """
     out = request.out
     options = request.options  # refused, if they are, before anything is started
-    with claimed(out):
-        return _optimize(request, options, say)
+    with claimed(out), ExitStack() as writing:
+        return _optimize(request, options, say, writing)
 
 
-def _optimize(request: Request, options: Options, say: Callable[[str], None]) -> Optimized:
+def _optimize(
+    request: Request, options: Options, say: Callable[[str], None], writing: ExitStack
+) -> Optimized:
     out = request.out
     if request.resume and not any((out / name).exists() for name in FILES):
         say(f"there is nothing to resume in {out}: it begins anew")
@@ -109,27 +113,29 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
         log = DecisionLog(out / DECISIONS, listen=say)
         search = Search(request, here, log, store, say)
         found = search.run()
-        facts = {
-            "config": here.config.to_dict(),
-            "hardware": hardware(here.config),
-            "spares": request.spares,
-            "levers": settled_by_levers(request.config, here.config, found.levers),
-            "chosen": dict(request.chosen),
-            "stream_priorities": search.streams,
-            "rlprof": rlprof.__version__,
-            "source": source_digest(),
-            "date": None if store.session is None else store.session.date,
-            "options": options.to_dict(),
-        }
-        write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
-        GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+        with noted() as asked:  # what was found is written, and there is no search for quotas then
+            facts = {
+                "config": here.config.to_dict(),
+                "hardware": hardware(here.config),
+                "spares": request.spares,
+                "levers": settled_by_levers(request.config, here.config, found.levers),
+                "chosen": dict(request.chosen),
+                "stream_priorities": search.streams,
+                "rlprof": rlprof.__version__,
+                "source": source_digest(),
+                "date": None if store.session is None else store.session.date,
+                "options": options.to_dict(),
+            }
+            write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
+            GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
-            quotas = find_quotas(search, found)
+            quotas = Quotas(None, INTERRUPTED, stopped=True) if asked() else find_quotas(search, found)
         except RlprofError as error:
             failures.append(error)
             quotas = failed(error)
+        asked_late = writing.enter_context(noted())
         QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
             try:
@@ -151,7 +157,7 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
         _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
-    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED
+    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED or asked_late()
     return Optimized(found, made, summary(found, out, trained, quotas), stopped)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlprof.analysis.trials import Rule, measure_paired
 from rlprof.errors import RlprofError
+from rlprof.interrupts import noted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.memory import beyond_memory
 from rlprof.overlap.optimize.algorithm import optimize
@@ -156,9 +157,10 @@ class Search:
             budget_s=LEVERS_SHARE * self.request.budget_s,
             **self._how,
         )
-        self.here.simulator.drop_all_but(None)
-        workload.key = self.here.key
-        if settings.stopped:
+        with noted() as asked:  # what has begun to end is ended
+            self.here.simulator.drop_all_but(None)
+            workload.key = self.here.key
+        if settings.stopped or asked():
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
         options = replace(self.request.options, budget_s=self.left_s)
         if self.here.memory is not None:
@@ -169,7 +171,10 @@ class Search:
             except KeyboardInterrupt:  # the levers are found
                 return interrupted(workload.native, settings, intact=self.here.counter.whole)
             options = replace(options, memory_bytes=self.here.free_bytes)
-        found = optimize(workload, options, log=self.log, store=self.store)
+        try:
+            found = optimize(workload, options, log=self.log, store=self.store)
+        except KeyboardInterrupt:  # before its first round: it keeps later ones itself
+            return interrupted(workload.native, settings, intact=self.here.counter.whole)
         found = found.including(settings)
         return found if found.stopped else self._graph_levers(found, options)
 
@@ -179,19 +184,25 @@ class Search:
 
     def _graph_levers(self, found: Optimization, options: Options) -> Optimization:
         here = self.here
-        drawn = OverlapRendering(here).settings()
-        selected = Selected(
-            here.workload,
-            found.graph,
-            found.steps,
-            lambda graph: beyond_memory(graph, options.memory_bytes, here.workload.call_bytes()),
-        )
-        levers = graph_levers(here, selected, self.request.levers)
+        with noted() as asked:
+            drawn = OverlapRendering(here).settings()
+            selected = Selected(
+                here.workload,
+                found.graph,
+                found.steps,
+                lambda graph: beyond_memory(graph, options.memory_bytes, here.workload.call_bytes()),
+            )
+            levers = graph_levers(here, selected, self.request.levers)
+        if asked():
+            return found.including(Measured((), (), stopped=True))
         measured = measure_levers(
             levers, selected.iterate, key=lambda: key_of(here.key, selected.graph.hash),
             budget_s=self.left_s, **self._how,
         )  # fmt: skip
-        here.simulator.drop_all_but(None)
+        with noted() as asked:
+            here.simulator.drop_all_but(None)
+        if asked():
+            measured = replace(measured, stopped=True)
         self.streams = selected.streams
         found = found.including(measured)
         if not measured.kept:

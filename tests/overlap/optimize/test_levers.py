@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -231,6 +233,24 @@ def test_an_interrupt_leaves_what_was_kept_by_then() -> None:
     assert found.stopped
     assert found.kept == {"workers": 2}
     assert program.at == {"workers": 2, "graph": False}
+
+
+def test_an_interrupt_while_a_decision_is_told_keeps_it_and_tries_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program({"workers": 1, "graph": False}, {("workers", 2): 0.9})
+    levers = (Setting(program, "workers", (2,)), Setting(program, "graph", (True,)))
+    add = DecisionLog.add
+
+    def interrupted(self: DecisionLog, what: str, **entry: Any) -> None:
+        add(self, what, **entry)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(DecisionLog, "add", interrupted)
+    found = measured(program, *levers)
+    assert found.stopped
+    assert found.kept == {"workers": 2}
+    assert [row.lever for row in found.rows] == ["workers"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,10 +16,13 @@ import torch
 
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
+from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied.config import configure
-from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.levers import wanted_levers
+from rlprof.workloads.embodied import build, graph_driver
+from rlprof.workloads.embodied.build import make_simulator
+from rlprof.workloads.embodied.config import Config, configure
+from rlprof.workloads.embodied.errors import ConfigurationError, SimulatorError
+from rlprof.workloads.embodied.levers import kept_levers, wanted_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.overlap_levers import CoreLimit
 from rlprof.workloads.embodied.runner import run
@@ -52,8 +55,10 @@ def test_turns_on_the_cores_are_tried_where_simulators_have_more_processes_than_
     fixed = wanted_levers(None, {"simulator_cores": 0})["core-turns"]
     said = CoreLimit(beside(1, turns, workers=4), fixed).others()
     assert said == Unavailable("--simulator-cores is given, which fixes it")
-    with pytest.raises(ConfigurationError, match="core-turns=few"):
-        wanted_levers("core-turns=few", {})
+    for wrong in ("few", "9" * 20, "9" * 5000):
+        for name in ("core-turns", "nice"):
+            with pytest.raises(ConfigurationError, match=f"{name}={wrong[:20]}"):
+                wanted_levers(f"{name}={wrong}", {})
 
 
 def test_processes_take_turns_on_the_cores_with_the_same_bits(tmp_path: Path) -> None:
@@ -78,10 +83,36 @@ def test_processes_take_turns_on_the_cores_with_the_same_bits(tmp_path: Path) ->
     assert equal_bits(dict(saved["actor"]), after)
 
 
+def test_spare_simulators_of_a_run_by_a_graph_have_the_same_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[CoreTurns | None] = []
+
+    def made(config: Config, cores: CoreTurns | None = None) -> Any:
+        had.append(cores)
+        assert config.simulator_cores == 1
+        if len(had) == 2:
+            raise SimulatorError("enough is known")
+        return make_simulator(config, cores)
+
+    for module in (build, graph_driver):
+        monkeypatch.setattr(module, "make_simulator", made)
+    facts = {"spares": 1, "levers": {"simulator_cores": 1}}
+    GraphFile("iteration", (), "native", "graph", facts).write(tmp_path / "graph.json")
+    config = small(workers=2, **kept_levers(tmp_path / "graph.json"))
+    with pytest.raises(SimulatorError, match="enough is known"):
+        run(config, tmp_path / "run", 3, graph=tmp_path / "graph.json")
+    of_first, of_spare = had
+    assert of_first is not None
+    assert of_first is of_spare
+    assert of_first.places == 1
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"workers": 2, "simulator_cores": -1}, "-1 cores"),
+        ({"workers": 2, "simulator_cores": 10**20}, f"{10**20} cores"),
         ({"workers": 0, "simulator_cores": 2}, "no processes of the simulator mujoco_arm"),
         ({"workers": 1, "simulator": "mujoco_warp", "simulator_cores": 2}, "no processes of the simulator"),
     ],

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+#: More places than any machine has cores for.
+MOST_PLACES = 1_000_000
 #: The number of places lies before the bytes that are locked.
 _NUMBER = struct.Struct("=q")
 
@@ -49,7 +51,7 @@ class CoreTurns:
 
     @places.setter
     def places(self, number: int) -> None:
-        if number < 0:
+        if not 0 <= number <= MOST_PLACES:
             raise ValueError(f"{number} places")
         os.pwrite(self.descriptor, _NUMBER.pack(number), 0)
 

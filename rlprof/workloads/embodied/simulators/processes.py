@@ -22,6 +22,7 @@ import numpy as np
 
 from rlprof.errors import RlprofError
 from rlprof.interrupts import postponed
+from rlprof.text import counted
 from rlprof.workloads.embodied import errors, noise
 from rlprof.workloads.embodied.contracts import (
     Array,
@@ -100,6 +101,7 @@ class SimulatorProcesses:
                 f"{workers} processes for {envs} environments", hint="use at most one for each environment"
             )
         self.timeout_s = timeout_s
+        self._cores = cores
         self._lock = threading.Lock()
         self._broken: str | None = None
         self._failure: SimulatorError | None = None
@@ -293,6 +295,10 @@ class SimulatorProcesses:
                 yield
             except RlprofError:
                 raise
+            except (OSError, ValueError):  # another thread has ended it, and what is waited for is closed
+                self._check()
+                self._end(f"{call} was interrupted")
+                raise
             except BaseException:
                 self._end(f"{call} was interrupted")
                 raise
@@ -313,7 +319,8 @@ class SimulatorProcesses:
                 slow = next(iter(waiting.values()))
                 failure: SimulatorError = SimulatorTimeoutError(
                     f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended",
-                    hint="raise timeout_s, or use fewer environments in a process",
+                    hint="raise timeout_s, or use fewer environments in a process"
+                    + (f", or more than {counted(n, 'place')} on the cores" if (n := self._places) else ""),
                 )
                 self._fail(failure)
                 raise failure
@@ -325,6 +332,7 @@ class SimulatorProcesses:
                         answer["sent"] = process.connection.recv_bytes()
                     answers[process.number] = answer
                 except (EOFError, OSError):
+                    self._check()  # another thread has ended it
                     failure = SimulatorDiedError(
                         f"{self._name(process)} {process.how_it_ended()} during {call}",
                         hint="look at its memory, and run the simulator in one process to see why",
@@ -337,6 +345,11 @@ class SimulatorProcesses:
                 kind = getattr(errors, answer["error"], SimulatorError)
                 raise kind(f"{self._name(process)}: {answer['what']}", hint=answer["hint"])
         return answers
+
+    @property
+    def _places(self) -> int:
+        """How many processes of all simulators compute at a time; 0: all."""
+        return 0 if self._cores is None else self._cores.places
 
     def _name(self, process: ServedProcess) -> str:
         mine = np.flatnonzero(self._worker_of == process.number)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from rlprof.overlap.equality import equal_bits
 from rlprof.workloads.embodied.contracts import GlobalStep
+from rlprof.workloads.embodied.errors import SimulatorTimeoutError
 from rlprof.workloads.embodied.simulators.core_turns import CoreTurns, turn
 from rlprof.workloads.embodied.simulators.processes import SimulatorProcesses
 
@@ -111,10 +114,11 @@ def test_an_error_gives_the_place_free() -> None:
         assert told(other.stdout) == "in"
 
 
-def test_a_number_of_places_below_none_is_refused() -> None:
+def test_a_number_of_places_that_none_can_be_is_refused() -> None:
     turns = CoreTurns(3)
-    with pytest.raises(ValueError, match="-1 places"):
-        turns.places = -1
+    for number in (-1, 10**20):
+        with pytest.raises(ValueError, match=f"{number} places"):
+            turns.places = number
     assert turns.places == 3
 
 
@@ -141,3 +145,32 @@ def test_physics_of_a_simulator_waits_for_its_place_and_gives_the_same_bits(mujo
         again, other = one.step(actions), plain.step(actions)
         assert equal_bits(result[0], other)
         assert equal_bits(again, plain.step(actions))
+
+
+def test_who_waits_too_long_for_its_place_says_that_places_are_few(mujoco) -> None:
+    turns = CoreTurns(1)
+    one = SimulatorProcesses(ARM, 2, workers=1, cores=turns, timeout_s=0.5)
+    with one, turn(turns.descriptor, 0):  # of a process that is stopped, say
+        one.reset(GlobalStep(0), 0)
+        with pytest.raises(SimulatorTimeoutError, match="or more than 1 place on the cores"):
+            one.step(np.zeros((2, 5, 4), np.float32))
+
+
+def memories() -> set[str]:
+    """Descriptors of this process that are memory of turns."""
+    found = set()
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the folder itself
+            found |= {one.name} if "rlprof cores" in str(one.readlink()) else set()
+    return found
+
+
+def test_the_memory_is_closed_when_nobody_uses_it(mujoco) -> None:
+    gc.collect()
+    before = memories()
+    turns = CoreTurns(1)
+    with SimulatorProcesses(ARM, 2, workers=2, cores=turns):
+        assert len(memories() - before) == 1
+    del turns
+    gc.collect()
+    assert memories() == before

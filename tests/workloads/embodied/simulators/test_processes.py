@@ -195,6 +195,26 @@ def test_a_process_that_hangs_is_ended_in_time() -> None:
     assert gone(processes)
 
 
+def test_one_that_another_thread_ends_in_a_call_is_no_more() -> None:
+    simulator = faulty(how="hangs")
+    failures: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            simulator.step(ACTIONS)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    time.sleep(0.5)  # it is in the call
+    simulator.end()
+    thread.join(30)
+    assert [type(error) for error in failures] == [SimulatorError]  # not of files that are closed
+    assert "it was ended" in str(failures[0])
+    assert gone(simulator.process_ids)
+
+
 def test_a_process_that_hangs_at_the_end_is_ended() -> None:
     simulator = faulty(how="hangs", call="close", timeout_s=0.3)
     simulator.close()
