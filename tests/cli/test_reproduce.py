@@ -140,5 +140,5 @@ def test_the_documented_options_are_those_of_the_commands(cli: Cli) -> None:
     section = re.search(r"^## `rlprof reproduce .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None
     shown = "".join(cli("reproduce", verb, "--help").out for verb in ("list", "run", "show"))
-    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help", "--notebook"}
+    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
     assert set(re.findall(r"--[a-z][a-z-]+", section[0])) == options

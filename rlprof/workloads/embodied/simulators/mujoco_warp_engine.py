@@ -274,7 +274,9 @@ def load() -> tuple[Any, Any]:
         return warp, need("mujoco_warp", why=why)
     except MissingPackageError as error:
         raise MissingPackageError(
-            error.what, hint=f"pip install {_PACKAGES}, or let RLPROF_WARP_PYTHON name a Python that has them"
+            error.what,
+            hint="make an environment with tools/setup_warp.sh and name its Python:"
+            f" RLPROF_WARP_PYTHON=VENV/bin/python; or pip install {_PACKAGES}",
         ) from error
     except AttributeError as error:  # an older MuJoCo was found first
         raise MissingPackageError(

@@ -302,6 +302,8 @@ def test_what_is_missing_is_an_error_that_names_all_packages() -> None:
     assert MissingPackageError.__name__ in last
     for word in ("the module warp", "mujoco_warp", "pip install", "warp-lang==1.19.0", "mujoco-warp==4.0.0"):
         assert word in last
+    assert "tools/setup_warp.sh" in last
+    assert "RLPROF_WARP_PYTHON" in last
 
 
 @pytest.mark.parametrize(
