@@ -125,7 +125,7 @@ class _Run:
             ended = self._rounds()
             total = self._total()
         except _Spent:
-            ended, stopped = f"the budget of {round(self.options.budget_s or 0.0, 1):g} s is spent", True
+            ended, stopped = self.options.budget_spent, True
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
         except RestoreError as error:

@@ -251,7 +251,7 @@ class _Run:
         key = key_of(self.key(), "lever", lever.name, json.dumps(before), json.dumps(value))
         known = self.store.get(key)
         if known is None and self.left_s == 0.0:
-            return row("not measured", f"the levers' budget of {self.budget_s:g} s is spent")
+            return row("not measured", f"the levers' budget of {round(self.budget_s or 0.0, 1):g} s is spent")
         try:
             if known is not None:
                 result = compared(known, self.rule)

@@ -41,6 +41,8 @@ class Options:
         How many combinations are validated in a round before it is given up.
     budget_s : float or None
         No measurement is begun after so long.
+    given_budget_s : float or None
+        What was given, of which `budget_s` is what levers left; None: `budget_s` is all. It is only told.
     memory_bytes : float or None
         M; None: memory is not looked at.
 
@@ -64,6 +66,7 @@ class Options:
     validation: Rule = field(default_factory=lambda: Rule(confidence=0.9, most_pairs=8))
     combinations: int = 1
     budget_s: float | None = None
+    given_budget_s: float | None = None
     memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +77,15 @@ class Options:
             raise UsageError(f"epsilon is {self.epsilon}", hint="give a share between 0 and 1")
         if not self.groups or min(self.groups) < 2:
             raise UsageError(f"groups are {self.groups}", hint="give numbers from 2 on")
+
+    @property
+    def budget_spent(self) -> str:
+        """What is said where the budget ends a search: as it was given, and what levers left of it."""
+        left = self.budget_s or 0.0
+        given = left if self.given_budget_s is None else self.given_budget_s
+        # building takes a moment of it too, which is not worth a word
+        after = f" ({round(left, 1):g} s after levers)" if given - left >= 1 else ""
+        return f"the budget of {round(given, 1):g} s is spent{after}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as a JSON document."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -101,8 +101,8 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
     polars.DataFrame or Unavailable
         ``workload``, ``form``, ``mps``, ``over_best`` (median over iterations of all runs, each against the
         median of its own run's reference), ``least`` and ``most`` of it, ``iterations``, ``runs``,
-        ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, in the run with
-        fewest), ``active_frac`` (mean), ``bound``, ``bound_by``. Today's schedules are forms too, and the
+        ``reference`` (the schedules compared with), ``todays`` (how many of today's ran, run by run),
+        ``active_frac`` (mean), ``bound``, ``bound_by``. Today's schedules are forms too, and the
         best of them counts with the levers that it ran with.
     """
     import polars as pl
@@ -141,7 +141,7 @@ def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
                 "iterations": len(each),
                 "runs": len({e[3]["file"] for e in each}),
                 "reference": " and ".join(dict.fromkeys(e[1] for e in each)),
-                "todays": min(e[2] for e in each),
+                "todays": list({e[3]["file"]: e[2] for e in each}.values()),
                 "active_frac": fmean(known) if known else None,
                 "bound": median(bounds) if bounds else None,
                 "bound_by": " and ".join(sorted({e[3].get("bound_by") or "" for e in each} - {""})),
@@ -342,9 +342,8 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row, reasons: pl.DataFrame |
     """What differs from the paper's set-up, what is compared with, what was measured, the quota's lot."""
     of = [r for r in frame.iter_rows(named=True) if r["workload"] == workload and r["mps"] == row["mps"]]
     text = (
-        f"{set_up(of[-1])}; over {row['reference']}, the"
-        f" {'best' if row['todays'] > 1 else 'only one'} of today's schedules in the same run"
-        f"{' under MPS' if row['mps'] else ''}; median of {row['iterations']} iterations in {row['runs']}"
+        f"{set_up(of[-1])}; over {row['reference']}, the {_among(row['todays'], mps=row['mps'])};"
+        f" median of {row['iterations']} iterations in {row['runs']}"
         f" run{'s' if row['runs'] > 1 else ''}, {row['least']:.3g} to {row['most']:.3g}"
     )
     if row["bound"] is not None and not bounds(reasons, workload, mps=row["mps"]):
@@ -358,6 +357,18 @@ def _cause(frame: pl.DataFrame, workload: str, row: Row, reasons: pl.DataFrame |
     if row["form"] == FULL and kept:
         text += f"; all SMs were kept: {'; '.join(kept)}"
     return text
+
+
+def _among(todays: Sequence[int], *, mps: bool) -> str:
+    """Say of how many of today's schedules the reference is the best, given how many each run had."""
+    others = [count for count in todays if count > 1]
+    alone, under = len(todays) - len(others), " under MPS" if mps else ""
+    if not alone or not others:
+        return f"{'only one' if alone else 'best'} of today's schedules in the same run{under}"
+    fewest, most = min(others), max(others)
+    best = f"best of {fewest}" if fewest == most else f"best of {fewest} to {most}"
+    where = "the other" if len(others) == 1 else f"the {len(others)} others"
+    return f"only one of today's schedules in {alone} of {len(todays)} runs{under}, the {best} in {where}"
 
 
 def _rounds(frame: pl.DataFrame, workload: str, known: str = "") -> str:

@@ -28,9 +28,15 @@ def drift(ours: Row, other: Row) -> str:
     one, two = ours["same_iteration"], other["same_iteration"]
     if one is None or two is None or one.partition(",")[0] != two.partition(",")[0]:
         return f": {DRIFT}"
-    if one == two and "weights" in one:
+    if same_bits(ours, other):
         return f": both are {one}"
     return f": both are {one.partition(',')[0]} of training, by weights that are not the same bits"
+
+
+def same_bits(ours: Row, other: Row) -> bool:
+    """Whether two runs trained the same iteration, and began it with weights of the same digest."""
+    one, two = ours["same_iteration"], other["same_iteration"]
+    return one is not None and one == two and "weights" in one
 
 
 def _found(rows: list[Row], **wanted: Any) -> Row | None:
@@ -51,6 +57,18 @@ def _native_s(rows: list[Row], file: str) -> float | None:
         r["seconds"] for r in rows if r["file"] == file and r["kind"] == "order" and is_todays(r["order"])
     ]
     return min(times, default=None)
+
+
+def by_hand(reasons: pl.DataFrame | None, workload: str, file: str, *, cores: int) -> str:
+    """Say that the graph that counts as the optimised one of a run is by hand; empty if it is not known.
+
+    ``cores`` are those on which simulators take turns, 0 without turns.
+    """
+    rows = _rows(reasons, workload)
+    orders = {r["order"] for r in rows if r["file"] == file and r["kind"] == "order"}
+    if "by hand" not in orders or "optimised" in orders:
+        return ""
+    return f"; the graph {'and turns on the cores are' if cores else 'is'} by hand: no search ran there"
 
 
 def bounds(reasons: pl.DataFrame | None, workload: str, *, mps: bool) -> str:
@@ -168,18 +186,24 @@ def _active(reasons: pl.DataFrame | None, workload: str, *, mps: bool | None = N
 
 
 def cost_of_mps(reasons: pl.DataFrame | None, workload: str) -> str:
-    """Say what a daemon costs the native order, from profiled iterations of equal weights."""
+    """Say what a daemon costs the native order, from profiled iterations of runs that trained the same.
+
+    Two runs that began with the same bits come before others.
+    """
     rows = [r for r in _rows(reasons, workload) if r["kind"] == "profile" and r["what"] == "native iteration"]
-    for on in (r for r in rows if r["mps"]):
-        off = next((r for r in rows if not r["mps"] and r["setup"] == on["setup"]), None)
-        if off is not None:
-            change = f"{100 * (on['seconds'] / off['seconds'] - 1):+.1f} %"
-            return (
-                f"a daemon by itself changes the native iteration by {change}"
-                f" ({on['seconds']:.2f} against {off['seconds']:.2f} s, each the first one after the"
-                " recording, by the same weights)"
-            )
-    return ""
+    pairs = [
+        (on, off) for on in rows for off in rows if on["mps"] > off["mps"] and on["setup"] == off["setup"]
+    ]
+    if not pairs:
+        return ""
+    on, off = next((pair for pair in pairs if same_bits(*pair)), pairs[0])
+    change = f"{100 * (on['seconds'] / off['seconds'] - 1):+.1f} %"
+    weights = "the same weights" if same_bits(on, off) else "weights that need not have the same bits"
+    return (
+        f"a daemon by itself changes the native iteration by {change}"
+        f" ({on['seconds']:.2f} against {off['seconds']:.2f} s, each the first one after the"
+        f" recording, by {weights})"
+    )
 
 
 def measured(reasons: pl.DataFrame | None, workload: str, *, mps: bool) -> str:

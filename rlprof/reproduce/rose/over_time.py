@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
-from rlprof.reproduce.rose.causes import measured
+from rlprof.reproduce.rose.causes import by_hand, measured
 from rlprof.reproduce.rose.here import OPTIMISED as OPTIMISED_HERE
 from rlprof.reproduce.rose.here import optimised_here
 from rlprof.reproduce.rose.results import (
@@ -27,7 +27,7 @@ from rlprof.reproduce.rose.results import (
     simulator_of,
 )
 from rlprof.reproduce.rose.samples import LEVELS
-from rlprof.reproduce.rose.schedules import OPTIMISED, WITH_QUOTA, is_todays
+from rlprof.reproduce.rose.schedules import OPTIMISED, TURNS, WITH_QUOTA, is_todays
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -144,6 +144,10 @@ class Pair:
         The optimised one, with its quota where one was chosen.
     gain : float or None
         Median throughput of the optimised one over that of `before`; None without one.
+    todays : int
+        How many of today's schedules ran in it.
+    simulator_cores : int
+        On so many simulators took turns; 0: they did not.
     """
 
     file: str
@@ -152,11 +156,14 @@ class Pair:
     before: str
     after: str | Unavailable
     gain: float | None = None
+    todays: int = 1
+    simulator_cores: int = 0
 
     @property
     def label(self) -> str:
         """The run, for people."""
-        return f"{self.workload}{', MPS' if self.mps else ''}"
+        turns = f", {TURNS}" if self.simulator_cores else ""
+        return f"{self.workload}{turns}{', MPS' if self.mps else ''}"
 
     @property
     def pays(self) -> bool:
@@ -219,7 +226,8 @@ def pairs(frame: pl.DataFrame) -> list[Pair]:
         if len(rates.get(wanted, ())) < most.get(key, 0):
             continue
         most[key] = len(rates.get(wanted, ()))
-        found[key] = Pair(file, *key, before, after, gain)
+        count = len({v.partition(",")[0].partition("+")[0] for v in today})
+        found[key] = Pair(file, *key, before, after, gain, count, first["simulator_cores"])
     return list(found.values())
 
 
@@ -314,8 +322,11 @@ def _compared(frame: pl.DataFrame, pair: Pair, paper: Paper, reasons: pl.DataFra
     schedule = pair.before.replace("native", "colocated", 1)
     why = (
         f"{set_up(part_row)}; {part_row['source']}, samples of {1e3 * part_row['period_s']:.3g} ms (the share"
-        f" depends on the period); before: {schedule}, the best of today's schedules here"
+        f" depends on the period); before: {schedule}, the"
+        f" {f'best of {pair.todays}' if pair.todays > 1 else 'only one'} of today's schedules in that run"
     )
+    if isinstance(pair.after, str):
+        why += by_hand(reasons, pair.workload, pair.file, cores=pair.simulator_cores)
     if pair.gain is not None:
         why += f"; the graph is {pair.gain:.3g} times as fast"
         if not pair.pays:

@@ -22,7 +22,7 @@ from rlprof.reproduce.rose.results import (
     set_up,
     stored_study,
 )
-from rlprof.reproduce.rose.rounds import rounds_not_accepted, with_decisions
+from rlprof.reproduce.rose.rounds import rounds_decided, rounds_not_accepted, with_decisions
 from rlprof.reproduce.study import Study
 from rlprof.unavailable import Unavailable
 
@@ -57,6 +57,7 @@ def overhead_rows(file: str, document: Document) -> list[dict[str, Any]]:
         {
             **facts(file, document),
             **outcome(document),
+            "rounds": rounds_decided(document),
             "not_accepted": rounds_not_accepted(document),
             "stopped": found.get("stopped"),
             "iteration_s": _iteration_s(found),

@@ -39,6 +39,13 @@ def rounds_not_accepted(document: Mapping[str, Any]) -> str:
     return "; ".join(not_accepted(number, result) for number, result in sorted(told.items()))
 
 
+def rounds_decided(document: Mapping[str, Any]) -> int:
+    """Count rounds that were accepted or not, with those that a search left out of its result."""
+    found = document.get("optimisation") or {}
+    decided = [e["round"] or 0 for e in found.get("validated") or ()]
+    return max(len(found.get("rounds") or ()), *decided, 0)
+
+
 def with_decisions(stored: Mapping[str, Document], checkout: Path) -> dict[str, Document]:
     """Return documents whose optimisations have what was decided of rounds that they do not hold.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.alone import by_workload
-from rlprof.reproduce.rose.causes import drift, measured
+from rlprof.reproduce.rose.causes import by_hand, drift, measured
 from rlprof.reproduce.rose.others import not_measured
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
@@ -34,6 +34,8 @@ BASELINES = ("colocated", "native", "colocated-pipe", "hybrid", "hybrid-pipe")
 #: Why there is no figure.
 NONE = "nothing but today's schedules ran"
 OPTIMISED, ONE_ROUND, WITH_QUOTA = "optimised", "round 1", "with quota"
+#: What runs with `simulator_cores` differ in, and what their orders are called that leave it away.
+TURNS, SHARED = "turns on the cores", "cores shared"
 #: What the paper finds best of RLinf's schedules.
 PAPER_BEST = {"LIBERO": "colocated-pipe", "ManiSkill": "colocated"}
 
@@ -91,8 +93,8 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``workload``, ``setup``, ``mps``, ``same_iteration``, ``run`` (its conditions), ``variant``,
-        ``iterations``,
+        ``file``, ``workload``, ``setup``, ``mps``, ``simulator_cores``, ``same_iteration``, ``run`` (its
+        conditions), ``variant``, ``iterations``,
         ``steps_per_s`` (median), ``least``, ``most``, ``active_frac`` (mean SM activity), ``differences`` (of
         the semantic record), ``over_best``: throughput over that of the best of today's schedules in the same
         run; null where it ran none.
@@ -101,7 +103,7 @@ def by_variant(frame: pl.DataFrame) -> pl.DataFrame:
 
     rate = pl.col("steps_per_s")
     counted = with_run(frame).filter(pl.col("withdrawn").is_null())
-    keys = ("file", "workload", "setup", "mps", "same_iteration", "run", "variant")
+    keys = ("file", "workload", "setup", "mps", "simulator_cores", "same_iteration", "run", "variant")
     table = counted.group_by(*keys, maintain_order=True).agg(
         pl.len().alias("iterations"),
         rate.median().alias("steps_per_s"),
@@ -188,7 +190,24 @@ def fastest(table: pl.DataFrame, workload: str) -> dict[str, Any] | None:
 
 def called(row: Mapping[str, Any]) -> str:
     """Name of a variant for people."""
-    return f"{row['variant'].replace('native', 'colocated', 1)}{', MPS' if row['mps'] else ''}"
+    turns = row["simulator_cores"] and SHARED not in row["variant"]
+    words = [row["variant"].replace("native", "colocated", 1)]
+    return ", ".join([*words, *[TURNS] * bool(turns), *["MPS"] * bool(row["mps"])])
+
+
+def beside(table: pl.DataFrame, most: Mapping[str, Any], reasons: pl.DataFrame | None) -> str:
+    """Say what the gain of a variant is over: iterations, which of today's schedules ran in the same run."""
+    import polars as pl
+
+    ran = table.filter(pl.col("file") == most["file"], _drawn_as(BASELINES))
+    best = ran.sort("steps_per_s", descending=True, maintain_order=True).row(0, named=True)
+    count = ran["variant"].str.split(",").list.first().n_unique()
+    among = f"best of {count}" if count > 1 else "only one"
+    return (
+        f"; median of {most['iterations']} over that of {best['iterations']} iterations of {called(best)},"
+        f" the {among} of today's schedules in {Path(most['file']).stem}"
+        + by_hand(reasons, most["workload"], most["file"], cores=most["simulator_cores"])
+    )
 
 
 def withdrawn(frame: pl.DataFrame, workload: str) -> str:
@@ -286,6 +305,7 @@ def compare(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:
         x = f"H100, {name}, {paper_name(workload)}"
         printed, variant = paper.value("fig11", series, x), called(most) if most else "none ran"
         used.add((series, x))
+        why += beside(table, most, reasons) if most else ""
         why += measured(reasons, workload, mps=bool(most and most["mps"]))
         gain = amount(most and most["over_best"], missing=NONE)
         rows += [
@@ -317,6 +337,7 @@ def compare_activity(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[C
         best = best_schedule(table, workload, most["file"] if most else None)
         if best is None:
             continue
+        why += beside(table, most, reasons) if most else ""
         why += measured(reasons, workload, mps=bool(most and most["mps"]))
         x = f"{paper_name(workload)}, {name}"
         series = ("SM activity of the baseline", "SM activity")

@@ -162,7 +162,7 @@ class Search:
             workload.key = self.here.key
         if settings.stopped or asked():
             return interrupted(workload.native, settings, intact=self.here.counter.whole)
-        options = replace(self.request.options, budget_s=self.left_s)
+        options = replace(self.request.options, budget_s=self.left_s, given_budget_s=self.request.budget_s)
         if self.here.memory is not None:
             self.say("measuring the memory of calls")
             try:

@@ -161,6 +161,21 @@ def test_the_budget_ends_it(tmp_path: Path) -> None:
     assert done.graph.hash == optimize(workload(1)).graph.hash
 
 
+@pytest.mark.parametrize(
+    ("given_s", "left_s", "told"),
+    [
+        (120.0, 102.83, "the budget of 120 s is spent (102.8 s after levers)"),
+        (120.0, 119.9, "the budget of 120 s is spent"),
+        (None, 19.96, "the budget of 20 s is spent"),
+    ],
+)
+def test_the_budget_is_told_as_it_was_given(given_s: float | None, left_s: float, told: str) -> None:
+    ticks = itertools.count(0, 50)
+    options = Options(budget_s=left_s, given_budget_s=given_s)
+    found = optimize(workload(1), options, clock=lambda: float(next(ticks)))
+    assert found.ended == told
+
+
 def test_a_budget_that_cuts_a_comparison_short_never_says_that_nothing_pays() -> None:
     whole = optimize(workload(1))
     assert whole.steps

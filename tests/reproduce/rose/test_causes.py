@@ -202,6 +202,33 @@ def test_runs_of_the_same_iteration_are_a_pair(tmp_path: Path) -> None:
             assert (causes.DRIFT in row.cause) == (told == causes.DRIFT)
 
 
+def test_what_a_daemon_costs_says_whether_weights_are_the_same(tmp_path: Path) -> None:
+    """The run of the same digest comes before others of the same configuration, whatever their order."""
+    kept = {"kept": True, "iteration": 3, "weights": "a" * 64}
+    documents = {}
+    for name, mps, seconds, start in (
+        ("first", True, 12.0, None),
+        ("on", True, 11.0, kept),
+        ("off", False, 10.0, kept),
+        ("other", False, 8.0, kept | {"weights": "b" * 64}),
+    ):
+        document = warp(100.0, mps=mps) | {"bound": profiled()["bound"]}
+        document["steps"] = {"native_profile": {"ok": True, "wall_s": seconds, "first_call_s": 0.0}}
+        documents[name] = document | ({"same_iteration": start} if start else {})
+    unknown = "by weights that need not have the same bits"
+    for names, change, weights in (
+        (("first", "on", "off", "other"), "+10.0 % (11.00 against 10.00 s", "by the same weights"),
+        (("on", "other"), "+37.5 %", unknown),
+        (("first", "off"), "+20.0 %", unknown),
+        (("on",), "", ""),
+    ):
+        found = frame(reasons, tmp_path / "_".join(names), **{n: documents[n] for n in names})
+        told = causes.cost_of_mps(found, "mujoco_warp")
+        assert change in told
+        assert weights in told
+        assert bool(told) == bool(change)
+
+
 def test_another_set_up_is_no_reference(tmp_path: Path) -> None:
     gain, _, form = either(tmp_path, on=warp(100.0, mps=True), off=warp(120.0, mps=False, substeps=100))
     assert isinstance(gain.ours, Unavailable)

@@ -11,9 +11,19 @@ import pytest
 
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.reproduce.papers import read_paper
-from rlprof.reproduce.rose import ablation, over_time, overhead, quota, results, samples, schedules
+from rlprof.reproduce.rose import (
+    ablation,
+    activity,
+    over_time,
+    overhead,
+    quota,
+    reasons,
+    results,
+    samples,
+    schedules,
+)
 from rlprof.reproduce.rose.rounds import rounds_not_accepted
-from rlprof.reproduce.study import obtain
+from rlprof.reproduce.study import obtain, stored_table
 from rlprof.unavailable import Unavailable
 from tests.conftest import ROOT
 from tests.reproduce.rose import made
@@ -81,6 +91,7 @@ def test_low_time_before_and_after(tmp_path: Path) -> None:
     assert less.ours == pytest.approx(30)
     assert less.paper == 64.3
     assert "samples of 1 ms" in before.cause
+    assert "before: colocated-pipe, the best of 2 of today's schedules in that run" in before.cause
     course = over_time.course(frame, pair)
     assert course.group_by("variant").len()["len"].to_list() == [399, 399]  # a step without samples is none
     shares = over_time.distribution(frame, pair).filter(pl.col("part") == "iteration")
@@ -99,7 +110,7 @@ def test_a_run_in_which_nothing_paid_has_no_number_after(tmp_path: Path) -> None
     assert "found nothing that pays" in after.cause
     before = found["libero: share of the iteration below 50 %, before"]
     assert before.ours == pytest.approx(60)
-    assert "before: colocated, the best of today's schedules" in before.cause  # the name of its schedule
+    assert "before: colocated, the only one of today's schedules in that run" in before.cause
 
 
 def test_runs_without_samples_are_no_cases(tmp_path: Path) -> None:
@@ -221,6 +232,7 @@ def test_what_the_second_round_measured_is_told_where_it_was_not_accepted(tmp_pa
     spent = obtain(overhead.study("h200", 0, there), tmp_path / "spent").table.frame
     (net,) = [c for c in overhead.compare({"overhead": spent}, PAPER) if c.quantity == "libero: net overhead"]
     assert net.cause.count(SECOND) == int(told)
+    assert f"1 of {1 + told} rounds accepted" in net.cause
 
 
 def test_a_gain_that_is_too_small_to_count_says_what_counts() -> None:
@@ -239,6 +251,22 @@ def test_runs_are_pooled_each_over_its_own_reference(tmp_path: Path) -> None:
     (row,) = table.filter(pl.col("form") == ablation.GRAPH).iter_rows(named=True)
     assert (row["over_best"], row["least"], row["most"]) == (pytest.approx(1.3), 1.2, 1.4)
     assert (row["iterations"], row["runs"], row["reference"]) == (3, 2, "colocated")
+
+
+def test_of_several_runs_it_is_told_in_how_many_other_schedules_ran(tmp_path: Path) -> None:
+    one = made.optimised(variants=(("native", 50.0, 0.4), ("optimised", 65.0, 0.5)))
+    both = made.optimised(variants=(("native", 100.0, 0.4), ("hybrid", 90.0, 0.4), ("optimised", 120.0, 0.5)))
+    least = "only one of today's schedules in"
+    for n, (documents, told) in enumerate(
+        [
+            ({"a": one, "b": one}, f"the {least} the same run;"),
+            ({"a": both, "b": both}, "the best of today's schedules in the same run;"),
+            ({"a": one, "b": both}, f"the {least} 1 of 2 runs, the best of 2 in the other;"),
+            ({"a": one, "b": both, "c": both}, f"the {least} 1 of 3 runs, the best of 2 in the 2 others;"),
+        ]
+    ):
+        frame = rows(ablation, tmp_path / str(n), **documents)
+        assert told in ablation.compare_rounds({"ablation": frame}, PAPER)[1].cause
 
 
 def test_todays_schedules_count_with_the_levers_that_they_had(tmp_path: Path) -> None:
@@ -591,6 +619,63 @@ def test_turns_on_the_cores_are_a_form_of_their_own(tmp_path: Path) -> None:
     assert isinstance(drawn, pl.DataFrame)
     assert drawn["form"].to_list()[-1] == ablation.TURNS
     assert "turns on 16 cores" in results.with_run(frame)["run"][-1]
+
+
+def test_rows_of_a_run_with_turns_on_the_cores_say_so(tmp_path: Path) -> None:
+    orders = (("native", 100.0, 0.4), *[("by hand", 148.0, 0.5)] * 2, ("by hand, cores shared", 136.0, 0.5))
+    for turns in (True, False):
+        document = made.optimised(variants=orders)
+        del document["optimisation"]
+        document["config"]["simulator_cores"] = 16 * turns
+        there = made.checkout(tmp_path / str(turns), cores=document)
+        document["bound"] = {"any graph": {"limits": [{"name": "cores", "least_s": 4.0}]}}
+        made.write(there / "benchmarks/results/gpu/cores.json", document)
+        frames = {
+            name: obtain(module.study("h200", 0, there), tmp_path / f"{turns} {name}").table.frame
+            for name, module in (("schedules", schedules), ("over_time", over_time), ("reasons", reasons))
+        }
+        said = ", turns on the cores" if turns else ""
+        alone = "the only one of today's schedules in"
+        hand = f"; the graph {'and turns on the cores are' if turns else 'is'} by hand: no search ran there"
+        frames["alone"] = frames["schedules"].head(0)
+        rows_of = {c.quantity: c for c in schedules.compare(frames, PAPER)}
+        gain = rows_of[f"libero: fastest variant (optimised{said}) over it"]
+        assert gain.ours == pytest.approx(1.48)
+        over = f"; median of 2 over that of 1 iterations of colocated{said}, {alone} cores{hand}"
+        assert over in gain.cause
+        active = schedules.compare_activity(frames, PAPER)
+        assert [c.quantity for c in active[:2]] == [
+            f"libero: SM activity, colocated{said}", f"libero: SM activity, optimised{said}"
+        ]  # fmt: skip
+        assert over in active[0].cause
+        low = over_time.compare(frames, PAPER)[0]
+        assert low.quantity == f"libero{said}: share of the interaction loop below 50 %, before"
+        assert f"before: colocated, {alone} that run{hand}" in low.cause
+        frames["activity"] = stored_captures()
+        first = activity.compare(frames, PAPER)[0]
+        assert first.quantity == f"libero{said}: share of the interaction loop below 50 %, colocated"
+        table = schedules.by_variant(frames["schedules"])
+        shared = schedules.variant_row(table, "libero", "by hand, cores shared", mps=False)
+        assert shared is not None
+        assert schedules.called(shared) == "by hand, cores shared"
+
+
+def stored_captures() -> pl.DataFrame:
+    table = stored_table(activity.study("smoke", 0, ROOT), ROOT)
+    assert not isinstance(table, Unavailable)
+    return table.frame
+
+
+def test_a_graph_that_a_search_selected_is_not_called_by_hand(tmp_path: Path) -> None:
+    document = made.optimised(variants=(("native", 100.0, 0.4), ("optimised", 148.0, 0.5)))
+    document["bound"] = {"any graph": {"limits": [{"name": "cores", "least_s": 4.0}]}}
+    frames = {
+        name: rows(module, tmp_path / name, a=document)
+        for name, module in (("schedules", schedules), ("over_time", over_time), ("reasons", reasons))
+    }
+    frames["alone"] = frames["schedules"].head(0)
+    for compare in (schedules.compare, schedules.compare_activity, over_time.compare):
+        assert not any("by hand" in c.cause for c in compare(frames, PAPER))
 
 
 @pytest.mark.parametrize("simulator", ["libero", "mujoco_warp"])

@@ -9,6 +9,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,7 +30,7 @@ from rlprof.overlap.optimize.simulated import DeviceModel, NodeModel, SimulatedW
 from rlprof.overlap.optimize.steps import Step, step
 from rlprof.overlap.optimize.store import Store
 from rlprof.overlap.optimize.trials import alone
-from rlprof.workloads.embodied import optimize_run
+from rlprof.workloads.embodied import optimize_run, optimize_search
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError, SimulatorDiedError
 from rlprof.workloads.embodied.optimize import Counter, embodied
@@ -338,6 +339,28 @@ def test_training_that_an_interrupted_session_lost_is_none_that_counts(
     assert result["facts"]["iterations"] == sum(p.iterations for p in cost.parts) - 2
     assert cost.net_s > first.total_s
     assert "(2 lost)" in (out / "report.html").read_text()
+
+
+def test_the_budget_of_the_search_is_told_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Begun(Exception):
+        """The search of a graph would begin here."""
+
+    def begins(_: object, options: Options, **__: object) -> None:
+        raise Begun(options.budget_spent)
+
+    monkeypatch.setattr(optimize_search, "optimize", begins)
+    nothing = SimpleNamespace(drop_all_but=lambda _: None, key="")
+    here = SimpleNamespace(
+        key="", workload=SimpleNamespace(key="", native=None), simulator=nothing, memory=None
+    )
+    monkeypatch.setattr(optimize_search, "setting_levers", lambda *_: [])
+    request = Request(config=small(), out=tmp_path, budget_s=120.0)
+    search = Search(request, here, DecisionLog(), Store(), lambda _: None)  # type: ignore[arg-type]
+    search.began -= 60.0  # what levers took
+    with pytest.raises(Begun, match=r"the budget of 120 s is spent \((60|59\.\d) s after levers\)"):
+        search.run()
 
 
 @pytest.mark.parametrize("during", ["the search for quotas", "the checkpoint"])
