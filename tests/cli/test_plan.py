@@ -96,11 +96,12 @@ def test_a_search_that_had_hardly_begun_when_its_budget_ended_says_so(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, evaluations: int, seconds: float, few: bool
 ) -> None:
     from rlprof.planning import search as searching
+    from rlprof.planning.search_options import SearchOptions
 
     whole = searching.search
 
     def ended(problem: Any, _options: Any, **_named: Any) -> Any:
-        result = whole(problem, searching.SearchOptions(evaluations=60), workers=1)
+        result = whole(problem, SearchOptions(evaluations=60), workers=1)
         return replace(result, evaluations=evaluations, seconds=seconds)
 
     monkeypatch.setattr(searching, "search", ended)

@@ -22,6 +22,8 @@ from rlprof.overlap.optimize.store import Store
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
+from rlprof.workloads.embodied.earlier_graph import EarlierGraph, asked
+from rlprof.workloads.embodied.earlier_graph import kept as kept_levers
 from rlprof.workloads.embodied.folder import RUN, claimed, refuse_other
 from rlprof.workloads.embodied.levers import LEVER_FIELDS, settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
@@ -77,7 +79,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     ------
     OutputError
         If the folder holds an optimisation and neither `resume` nor `force` is set, or a run and `resume` is
-        not; if another process is at work in it, or it cannot be written.
+        not; if it holds a graph that was found with other options of the search; if another process is at
+        work in it, or it cannot be written.
     WorkloadError
         If a part cannot be made.
     OverlapError
@@ -96,6 +99,9 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
     kept = (out / checkpoint.NAME) if request.resume and (out / checkpoint.NAME).exists() else None
     if kept is not None:  # said now, not when simulators and policy are there
         checkpoint.check(kept, request.config.to_dict(), may_differ=LEVER_FIELDS)
+    before = EarlierGraph.read(out / GRAPH) if request.resume else None
+    if before is not None:
+        before.check(request, out)
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)
@@ -120,9 +126,13 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
             "source": source_digest(),
             "date": None if store.session is None else store.session.date,
             "options": options.to_dict(),
+            "asked": asked(request),
+            "kept": kept_levers(found.levers),
         }
         write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
-        GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+        stays = before if before is not None and before.outlives(found) else None
+        if stays is None:
+            GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
@@ -130,7 +140,8 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
         except RlprofError as error:
             failures.append(error)
             quotas = failed(error)
-        QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
+        if stays is None or not (out / QUOTAS).exists():  # shares are of the graph that they were found for
+            QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
             try:
                 checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
@@ -145,6 +156,7 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
     decisions = each_once([*earlier, *log.entries])
     made = document(found, decisions, {**facts, "iterations": trained})
     made["quota"] = quotas.to_dict()
+    made["earlier_graph"] = None if stays is None else stays.to_dict()
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
@@ -152,7 +164,10 @@ def _optimize(request: Request, options: Options, say: Callable[[str], None]) ->
     if failures:
         raise failures[0]
     stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED
-    return Optimized(found, made, summary(found, out, trained, quotas), stopped)
+    lines = summary(found, out, trained, quotas)
+    if stays is not None:
+        lines += f"\n{out / GRAPH}: {stays}"
+    return Optimized(found, made, lines, stopped)
 
 
 def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:
