@@ -23,6 +23,10 @@ app = typer.Typer(
 )
 
 
+#: A search that evaluated fewer plans within its budget of time has hardly begun.
+FEW_PLANS = 500
+
+
 class Objective(StrEnum):
     """What is maximised."""
 
@@ -165,6 +169,11 @@ def plan(
         result = search(problem, options, start=start, workers=workers, progress=progress)
     if result.interrupted:
         say("interrupted: this is the best plan so far")
+    elif options.seconds is not None and result.seconds >= options.seconds and result.evaluations < FEW_PLANS:
+        say(
+            f"only {result.evaluations:,} plans were evaluated within the budget of {options.seconds:g} s:"
+            " the plan may be far from the best. Next: give a longer --budget"
+        )
     saved = saved_search(problem, options, result)
     if output is not None:
         write_plan(saved, output, force=force)

@@ -70,6 +70,7 @@ def embodied(
     from rlprof.cli.console import say, write
     from rlprof.workloads.embodied.graph_driver import RECORDED
     from rlprof.workloads.embodied.levers import kept_levers
+    from rlprof.workloads.embodied.option_effects import WITHOUT_GRAPH, check_options
     from rlprof.workloads.embodied.runner import run
 
     if graph is not None and iterations <= RECORDED and not resume:
@@ -80,6 +81,8 @@ def embodied(
     if levers is not None and not kept_levers(levers):
         say(f"{levers} has no levers: nothing was settled")
     config = given.config(**kept_levers(graph, levers))
+    if graph is None and levers is None:
+        check_options(config, given.values, WITHOUT_GRAPH)
     if config.reset_ahead and graph is None:
         raise UsageError(
             "--reset-ahead begins episodes where a graph runs, and none is given",

@@ -11,13 +11,14 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from rlprof.errors import UsageError
 from rlprof.planning.algorithms import can_share, share_actor_critic
 from rlprof.planning.annealing import Found, Record
+from rlprof.planning.baselines import concurrent_plan
 from rlprof.planning.candidates import Directory, directories
 from rlprof.planning.compiled import judge_of
 from rlprof.planning.errors import InfeasibleError
@@ -29,13 +30,15 @@ from rlprof.planning.space import Space
 from rlprof.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
+    from multiprocessing.synchronize import Event as SharedEvent
 
 #: With a budget of evaluations the search is divided into parts of at least so many, whatever the number of
 #: workers, so that its result does not depend on that.
 LEAST_PART, MOST_PARTS = 5_000, 8
 #: After Ctrl-C the best plan so far is still polished, for at most so long; a second Ctrl-C ends that too.
 POLISH_STOPPED_S = 1.0
+#: That the evaluator is being compiled is told so often; to load a compiled one is mostly done sooner.
+TELL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class SearchResult:
     evaluations : int
         Plans evaluated, cached ones not counted.
     seconds : float
-        Time taken.
+        Time taken, without compiling the evaluator.
     history : tuple of (float, int, float)
         Seconds, evaluations and best objective at each improvement, of the part that found the best plan.
     elites : tuple of Plan
@@ -135,7 +138,6 @@ def search(
     UsageError
         If plans to start from are given, and none of them is a plan of this problem.
     """
-    began = monotonic()
     problems = structures(problem, options)
     spaces = _spaces(problems, options)
     if start and not any(space.state(plan) is not None for space in spaces for plan in start):
@@ -143,6 +145,8 @@ def search(
             "none of the plans to start from is a plan of this problem",
             hint="resume with pipeline, workload and cluster that they were found for",
         )
+    _compile(spaces[0], progress)
+    began = monotonic()
     cores = workers or len(os.sched_getaffinity(0))
     parts = cores
     if options.evaluations is not None:
@@ -157,7 +161,6 @@ def search(
             if done[-1].interrupted:
                 break
     else:
-        _ = [judge_of(space) for space in spaces[:1]]
         done = _run_in_processes(tasks, workers, options, progress, began)
     interrupted = any(part.interrupted for part in done)
     if options.polish and (interrupted or options.evaluations is not None):
@@ -180,6 +183,29 @@ def _spaces(problems: Sequence[Problem], options: SearchOptions) -> list[Space]:
             known[key] = directories(problem, search_microbatches=options.search_microbatches), {}
         spaces.append(Space(problem, *known[key]))
     return spaces
+
+
+def _compile(space: Space, progress: Progress) -> None:
+    """Compile the evaluator, or load what was compiled, by judging a plan whose verdict is not used.
+
+    It is not of the budget, and processes that are forked afterwards need not do it again.
+    """
+    baseline = space.state(concurrent_plan(space.problem, space.directories))
+    if baseline is None:
+        return
+    done = Event()
+
+    def tell() -> None:
+        while not done.wait(TELL_S):
+            progress("compiling the evaluator, once", 0.0)
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        judge_of(space).judge([baseline])
+    finally:
+        done.set()
+        teller.join()
 
 
 def _run_here(task: Task, options: SearchOptions, progress: Progress, began: float) -> Part:
@@ -206,7 +232,7 @@ _STOP: Stop = Stop()
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _set_up_worker(event: Event, parent: int) -> None:
+def _set_up_worker(event: SharedEvent, parent: int) -> None:
     """In a worker: Ctrl-C is the parent's, which passes it on; it ends with its parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -260,7 +286,7 @@ def _run_in_processes(
     return [replace(part, interrupted=True) for part in found] if came else found
 
 
-def _ask(event: Event) -> None:
+def _ask(event: SharedEvent) -> None:
     """Ask the workers to stop."""
     with _deferred():
         event.set()

@@ -89,6 +89,27 @@ def test_an_interrupted_search_writes_its_best_plan_and_says_so_by_its_code(
     assert (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("evaluations", "seconds", "few"), [(8, 20.1, True), (8, 3.0, False), (900, 20.1, False)]
+)
+def test_a_search_that_had_hardly_begun_when_its_budget_ended_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, evaluations: int, seconds: float, few: bool
+) -> None:
+    from rlprof.planning import search as searching
+    from rlprof.planning.search_options import SearchOptions
+
+    whole = searching.search
+
+    def ended(problem: Any, _options: Any, **_named: Any) -> Any:
+        result = whole(problem, SearchOptions(evaluations=60), workers=1)
+        return replace(result, evaluations=evaluations, seconds=seconds)
+
+    monkeypatch.setattr(searching, "search", ended)
+    result = cli(*SMALL, "--budget", "20s")
+    assert result.code == 0, result.err
+    assert ("only 8 plans were evaluated within the budget of 20 s" in result.err) == few
+
+
 def test_a_pipeline_of_ones_own(cli: Cli, tmp_path: Path) -> None:
     from rlprof.planning.algorithms import dpo
     from rlprof.planning.pipeline_file import write_pipeline

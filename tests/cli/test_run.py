@@ -97,6 +97,7 @@ def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) ->
         (["--denoise-steps", "2"], "--denoise-steps would do nothing: openvla_oft has no denoise steps"),
         (["--timeout", "5"], "--timeout would do nothing: the simulator is in this process"),
         (["--workers", "5"], "--workers would do nothing: 4 environments make no 5 processes"),
+        (["--workers", "2", "--simulator-cores", "2"], "--simulator-cores would do nothing: without a graph"),
         (["--resume", "--force"], "give one of them"),
         (["--graph", "graph.json", "--iterations", "2"], "use --iterations 3 or more"),
     ],

@@ -4,11 +4,13 @@ import itertools
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import active_children
 from random import Random
+from time import sleep
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from rlprof.planning.options import ModelOptions
 from rlprof.planning.search import search, structures
 from rlprof.planning.search_options import SearchOptions
 from rlprof.planning.shapes import ModelShape
-from rlprof.planning.space import Space, Verdict
+from rlprof.planning.space import Space, State, Verdict
 from rlprof.planning.workload import Workload, three_phases
 from tests.planning.made import TINY, cluster
 
@@ -159,15 +161,34 @@ def test_moves_stay_in_the_space_and_donors_shrink() -> None:
 
 
 class CtrlC:
-    """Progress that is interrupted the first time it is told."""
+    """Progress that is interrupted the first time it is told of the search."""
 
     def __init__(self) -> None:
         self.sent = False
 
     def __call__(self, stage: str, fraction: float) -> None:
-        if not self.sent:
+        if stage == "searching" and not self.sent:
             self.sent = True
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_compiling_the_evaluator_is_told_and_not_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, calls, told = CompiledJudge._judge, itertools.count(), []
+
+    def compiling(self: CompiledJudge, states: Sequence[State]) -> Any:
+        if next(calls) == 0:
+            sleep(0.6)
+        return judge(self, states)
+
+    monkeypatch.setattr(CompiledJudge, "_judge", compiling)
+    monkeypatch.setattr("rlprof.planning.search.TELL_S", 0.1)
+    options = SearchOptions(seconds=0.5)
+    result = search(SMALL, options, workers=1, progress=lambda stage, _: told.append(stage))
+    assert result.evaluations > 100  # a budget that began before was spent after a few
+    first = told.index("searching")
+    assert first > 0
+    assert set(told[:first]) == {"compiling the evaluator, once"}
+    assert set(told[first:]) == {"searching"}
 
 
 LONG = [SearchOptions(seconds=120), SearchOptions(evaluations=1_000_000)]

@@ -24,6 +24,8 @@ from rlprof.overlap.optimize.store import Store
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
+from rlprof.workloads.embodied.earlier_graph import EarlierGraph, asked
+from rlprof.workloads.embodied.earlier_graph import kept as kept_levers
 from rlprof.workloads.embodied.folder import RUN, claimed, refuse_other
 from rlprof.workloads.embodied.levers import LEVER_FIELDS, settled_by_levers
 from rlprof.workloads.embodied.optimize import embodied
@@ -79,7 +81,8 @@ def optimize_embodied(request: Request, *, say: Callable[[str], None] = lambda _
     ------
     OutputError
         If the folder holds an optimisation and neither `resume` nor `force` is set, or a run and `resume` is
-        not; if another process is at work in it, or it cannot be written.
+        not; if it holds a graph that was found with other options of the search; if another process is at
+        work in it, or it cannot be written.
     WorkloadError
         If a part cannot be made.
     OverlapError
@@ -100,6 +103,9 @@ def _optimize(
     kept = (out / checkpoint.NAME) if request.resume and (out / checkpoint.NAME).exists() else None
     if kept is not None:  # said now, not when simulators and policy are there
         checkpoint.check(kept, request.config.to_dict(), may_differ=LEVER_FIELDS)
+    before = EarlierGraph.read(out / GRAPH) if request.resume else None
+    if before is not None:
+        before.check(request, out)
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)
@@ -113,7 +119,7 @@ def _optimize(
         log = DecisionLog(out / DECISIONS, listen=say)
         search = Search(request, here, log, store, say)
         found = search.run()
-        with noted() as asked:  # what was found is written, and there is no search for quotas then
+        with noted() as told:  # what was found is written, and there is no search for quotas then
             facts = {
                 "config": here.config.to_dict(),
                 "hardware": hardware(here.config),
@@ -125,18 +131,23 @@ def _optimize(
                 "source": source_digest(),
                 "date": None if store.session is None else store.session.date,
                 "options": options.to_dict(),
+                "asked": asked(request),
+                "kept": kept_levers(found.levers),
             }
             write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
-            GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+            stays = before if before is not None and before.outlives(found) else None
+            if stays is None:
+                GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
-            quotas = Quotas(None, INTERRUPTED, stopped=True) if asked() else find_quotas(search, found)
+            quotas = Quotas(None, INTERRUPTED, stopped=True) if told() else find_quotas(search, found)
         except RlprofError as error:
             failures.append(error)
             quotas = failed(error)
-        asked_late = writing.enter_context(noted())
-        QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
+        told_late = writing.enter_context(noted())
+        if stays is None or not (out / QUOTAS).exists():  # shares are of the graph that they were found for
+            QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
             try:
                 checkpoint.save(out / checkpoint.NAME, here.trainer, here.config.to_dict(), here.iterations)
@@ -151,14 +162,18 @@ def _optimize(
     decisions = each_once([*earlier, *log.entries])
     made = document(found, decisions, {**facts, "iterations": trained})
     made["quota"] = quotas.to_dict()
+    made["earlier_graph"] = None if stays is None else stays.to_dict()
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
         _report(made, out / REPORT, say)
     if failures:
         raise failures[0]
-    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED or asked_late()
-    return Optimized(found, made, summary(found, out, trained, quotas), stopped)
+    stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED or told_late()
+    lines = summary(found, out, trained, quotas)
+    if stays is not None:
+        lines += f"\n{out / GRAPH}: {stays}"
+    return Optimized(found, made, lines, stopped)
 
 
 def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:

@@ -6,7 +6,7 @@ simulator are 8 where there are 8 environments. A flag that was switched off ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rlprof.workloads.embodied.config import Config
@@ -31,7 +31,7 @@ class Effect(NamedTuple):
     hint: str
 
 
-def check_options(config: Config, given: Mapping[str, Any]) -> None:
+def check_options(config: Config, given: Mapping[str, Any], effects: Iterable[Effect] | None = None) -> None:
     """Refuse options that would do nothing.
 
     Parameters
@@ -40,13 +40,15 @@ def check_options(config: Config, given: Mapping[str, Any]) -> None:
         Of the run.
     given : mapping of str to value
         What a person asked for, by the fields of `Config`; not what a preset sets.
+    effects : iterable of Effect, optional
+        What is looked at: `EFFECTS` by default, or `WITHOUT_GRAPH`.
 
     Raises
     ------
     ConfigurationError
         If one of them has no effect with the others.
     """
-    for effect in EFFECTS:
+    for effect in EFFECTS if effects is None else effects:
         for name in effect.options:
             if given.get(name) is None or given[name] is False:
                 continue
@@ -122,6 +124,14 @@ def _time_limit(config: Config, _value: Any) -> str | None:
     return "the simulator is in this process, where no call can be ended"
 
 
+def _one_simulator(config: Config, value: Any) -> str | None:
+    processes = min(max(config.workers, 1), config.envs)
+    if not value or value < processes:
+        return None
+    many = "1 process does" if processes == 1 else f"{processes} processes do"
+    return f"without a graph there is one simulator, whose {many} no more than {processes} at once"
+
+
 _PLAIN = "use the schedule colocated without --train-pipe and --env-prefetch"
 EFFECTS = (
     Effect(("image", "painters", "rendering", "shadows", "every_action"), _images, "use --cameras"),
@@ -134,3 +144,5 @@ EFFECTS = (
     Effect(("train_pipe",), _next_epoch, "use --rollout-epochs 2"),
     Effect(("timeout_s",), _time_limit, "give the simulator processes with --workers"),
 )
+#: Of a run in which no graph lets further simulators compute beside the first one.
+WITHOUT_GRAPH = (Effect(("simulator_cores",), _one_simulator, "give --graph FILE or fewer cores"),)

@@ -11,7 +11,7 @@ import pytest
 from rlprof.cli.embodied import Given, options
 from rlprof.workloads.embodied.config import PRESETS, SIMULATORS, Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.option_effects import EFFECTS, check_options, option_of
+from rlprof.workloads.embodied.option_effects import EFFECTS, WITHOUT_GRAPH, check_options, option_of
 from rlprof.workloads.embodied.policies.sizes import FAMILIES
 
 LIBERO: dict[str, Any] = {"simulator": "libero"}
@@ -84,7 +84,30 @@ def test_presets_alone_are_never_refused(preset: str, simulator: str, policy: st
     Given(preset, {"simulator": simulator, "policy": policy}).config()
 
 
+@pytest.mark.parametrize(
+    ("others", "cores", "nothing"),
+    [
+        ({"workers": 2}, 2, "2 processes do no more than 2 at once"),
+        ({"workers": 2}, 3, "2 processes do no more than 2 at once"),
+        ({"workers": 1}, 1, "1 process does no more than 1 at once"),
+        (LIBERO, 1, "1 process does no more than 1 at once"),
+        ({"workers": 2}, 1, None),
+        ({"workers": 2}, 0, None),
+    ],
+)
+def test_turns_on_as_many_cores_as_processes_are_refused_where_no_graph_runs(
+    others: dict[str, Any], cores: int, nothing: str | None
+) -> None:
+    given = {**others, "simulator_cores": cores}
+    config = Given("tiny", given).config()  # by a graph they are of several simulators
+    if nothing is None:
+        check_options(config, given, WITHOUT_GRAPH)
+        return
+    with pytest.raises(ConfigurationError, match=f"--simulator-cores would do nothing: .*{nothing}"):
+        check_options(config, given, WITHOUT_GRAPH)
+
+
 def test_names_are_those_of_fields_and_options() -> None:
-    named = {name for effect in EFFECTS for name in effect.options}
+    named = {name for effect in (*EFFECTS, *WITHOUT_GRAPH) for name in effect.options}
     assert named <= {field.name for field in fields(Config)}
     assert named <= set(inspect.signature(options).parameters)

@@ -1,0 +1,121 @@
+"""The graph that an earlier session of an optimisation left in its folder: it is not lost unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlprof.errors import OutputError, RlprofError
+from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.levers import Row
+from rlprof.overlap.optimize.outcome import Optimization
+from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.levers import Wanted
+from rlprof.workloads.embodied.optimize_search import Request
+
+#: Options of which more may be given to go on: what was tried before is tried again, and then more.
+AT_LEAST = ("--rounds", "--targets", "--alternatives", "--pairs", "--local-pairs", "--spares")
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """Options that decide what is found, for ``graph.json``; the budget is that of a session."""
+    return {
+        "--rounds": request.rounds,
+        "--targets": request.targets,
+        "--alternatives": request.alternatives,
+        "--epsilon": request.epsilon,
+        "--groups": ",".join(map(str, request.groups)),
+        "--pairs": request.pairs,
+        "--local-pairs": request.local_pairs,
+        "--spares": request.spares,
+        "--activity": request.activity,
+        "--levers": levers_text(request.levers),
+    }
+
+
+def levers_text(wanted: Wanted) -> str:
+    """Levers as `--levers` takes them, in the order of their names; those that an option fixes left out."""
+    parts = []
+    for name, values in sorted(wanted.items()):
+        if not isinstance(values, Unavailable):
+            parts.append(name if values is None else f"{name}={'/'.join(map(str, values))}")
+    return ",".join(parts) or "none"
+
+
+def kept(rows: Iterable[Row]) -> list[str]:
+    """Names of the levers that were kept."""
+    return [row.lever for row in rows if row.outcome == "kept"]
+
+
+@dataclass(frozen=True)
+class EarlierGraph:
+    """What was found before.
+
+    Parameters
+    ----------
+    file : GraphFile
+        With steps, or with levers that were kept.
+    """
+
+    file: GraphFile
+
+    @classmethod
+    def read(cls, path: Path) -> EarlierGraph | None:
+        """Read it; None if there is none, it cannot be read, or it is the native order as it was."""
+        try:
+            file = GraphFile.read(path)
+        except RlprofError:
+            return None
+        made = cls(file)
+        return made if file.steps or made.levers else None
+
+    @property
+    def levers(self) -> list[str]:
+        """Levers that were kept; of a file that does not say it, what levers have settled."""
+        found = self.file.facts.get("kept")
+        return list(self.file.facts.get("levers") or {} if found is None else found)
+
+    def check(self, request: Request, path: Path) -> None:
+        """Refuse options with which less, or something else, would be found.
+
+        Raises
+        ------
+        OutputError
+            If one is given: the first that differs is named.
+        """
+        before, now = self.file.facts.get("asked") or {}, asked(request)
+        for option, value in now.items():
+            was = before.get(option, value)
+            if value != was and not (option in AT_LEAST and value > was):
+                raise OutputError(
+                    f"the graph that is there was found with {option} {was}, not {value}",
+                    where=path,
+                    hint=f"give {option} {was}, or another --out; --force, without --resume, begins anew",
+                )
+
+    def outlives(self, found: Optimization) -> bool:
+        """Whether it stays: it is of the same program, and a session came to less."""
+        if found.native.hash != self.file.native_hash:
+            return False
+        before, now = len(self.file.steps), len(found.steps)
+        if found.stopped and now < before:
+            return True
+        return not now and (before > 0 or not kept(found.levers))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Say in ``result.json`` what stays."""
+        return {
+            "date": self.file.facts.get("date"),
+            "steps": [str(one) for one in self.file.steps],
+            "levers": dict(self.file.facts.get("levers") or {}),
+        }
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        steps, date = len(self.file.steps), self.file.facts.get("date")
+        what = [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
+        what += [f"levers {', '.join(self.levers)}"] if self.levers else []
+        of = f" of {date}" if date else ""
+        return f"the graph that an earlier session{of} found stays as it is ({'; '.join(what)})"
