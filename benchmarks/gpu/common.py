@@ -23,6 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BEGAN_S = time.monotonic()
 
 
+def end_s(seconds: float) -> float:
+    """When so many seconds since this process began are over, on the clock of `time.monotonic`."""
+    return BEGAN_S + seconds
+
+
 def environment() -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

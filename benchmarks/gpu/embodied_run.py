@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.common import BEGAN_S
+from benchmarks.gpu.common import end_s
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, means, replay_facts, sampler
 
 
@@ -23,7 +23,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, configuration(args)
-        self.ends = BEGAN_S + args.seconds
+        self.ends = end_s(args.seconds)
         name = f"embodied_{args.simulator}{args.name}.json"
         facts = {"command": "run", "config": self.config.to_dict(), "argv": _argv(args), "iterations": []}
         self.report = Report(args.out / name, facts)

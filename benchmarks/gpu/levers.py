@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.common import BEGAN_S
+from benchmarks.gpu.common import end_s
 from benchmarks.gpu.embodied_report import (
     Gpu,
     Report,
@@ -49,7 +49,7 @@ class Levers:
 
         self.args, self.config = args, configuration(args)
         self.wanted = wanted_levers(args.levers, {})  # refused before anything runs
-        self.ends = BEGAN_S + args.seconds - args.reserve
+        self.ends = end_s(args.seconds) - args.reserve
         argv = {k: str(v) for k, v in vars(args).items() if k != "out"}
         name = f"levers_{args.simulator}{args.name}.json"
         facts = {

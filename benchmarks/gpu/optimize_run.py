@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bounds import Profiled, available_cores, call_times, spreads
-from benchmarks.gpu.common import BEGAN_S
+from benchmarks.gpu.common import end_s
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration
 from benchmarks.gpu.same_iteration import Start
 from benchmarks.gpu.solo import Solo, Use, works
@@ -50,7 +50,7 @@ class Run(Turns):
         self.args, self.config = args, configuration(args)
         self.ways = ways_to_draw(args.drawn, self.config)
         self.streams = stream_priorities(args.stream_priorities)
-        self.ends: float = BEGAN_S + args.seconds
+        self.ends: float = end_s(args.seconds)
         facts = {
             "command": "optimize",
             "config": self.config.to_dict(),

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.common import BEGAN_S
+from benchmarks.gpu.common import end_s
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, workload_options
 from benchmarks.gpu.gauges import Gauges
 from benchmarks.gpu.overlap_pair import Pair, Variant, make_nicer, variant_of
@@ -139,7 +139,7 @@ class Probe:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, configuration(args)
-        self.ends = BEGAN_S + args.seconds
+        self.ends = end_s(args.seconds)
         argv = {k: str(v) for k, v in vars(args).items() if k != "out"}
         facts = {"command": "overlap_probe", "config": self.config.to_dict(), "argv": argv}
         self.report = Report(args.out / f"overlap_probe{args.name}.json", facts)

@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu import quota_rounds
-from benchmarks.gpu.common import BEGAN_S
+from benchmarks.gpu.common import end_s
 from benchmarks.gpu.embodied_report import Gpu, Report, configuration, mps_daemon, workload_options
 from benchmarks.gpu.quota_rounds import WARM_UP
 
@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.config = args, replace(configuration(args), rollout_process=True)
-        self.ends: float = BEGAN_S + args.seconds
+        self.ends: float = end_s(args.seconds)
         facts = {
             "command": "rollout_quota",
             "config": self.config.to_dict(),

@@ -31,6 +31,8 @@ signal.signal(signal.SIGINT, lambda *_: (told.append(1), child.terminate()))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(99))  # nsys that is ended by force leaves no report
 child = subprocess.Popen(sys.argv[at:])
 child.wait()
+if told:
+    time.sleep(1.0)  # a report takes time to write: what is sent meanwhile comes before it is there
 if len(told) < 2:
     open(out, "wb").write(b"NVIDIA Tegra Profiler Report " + bytes(4096))
     shutil.copy({str(EXPORT)!r}, out.replace(".nsys-rep", ".sqlite"))
