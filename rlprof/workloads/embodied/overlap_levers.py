@@ -145,9 +145,9 @@ class Nice(Exchanged):
 class CoreLimit:
     """How many processes of all simulators do physics at a time; see `rlprof.overlap.optimize.levers.Lever`.
 
-    Beside each other two simulators of a process for each core take twice as long each, and the policy
-    answers both when the cores have nothing to do. In turns the first one is ready in half that time. All
-    processes go on: nothing is exchanged.
+    Beside each other two simulators of a process for each core both take longer and are ready at about the
+    same time. In turns the first one is ready earlier, and what it saw is answered while the other one
+    computes. All processes go on: nothing is exchanged.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Turns on the cores: of all processes of a run's simulators no more than so many compute at a time.
 
-Two simulators of as many processes as there are cores share every core while both compute: each takes twice
-as long, both end at about the same time, and the policy answers both one after the other while the cores
-have nothing to do. In turns the one that began first has them first, and its answer hides behind the other.
+Two simulators of as many processes as there are cores share every core while both compute: both take longer
+and end at about the same time, and the policy answers both one after the other. In turns the one that began
+first has the cores first, and what it saw is answered while the other one computes.
 
 Place k is a record lock on byte k of memory that all processes have, and process w of every simulator takes
 place w modulo their number: who waits for a place waits for one process, not for a whole simulator. The
