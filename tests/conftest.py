@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ def python_path(*first: Path) -> str:
     callers = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([*map(str, first), str(ROOT), *filter(None, callers)])
 
+
+# A limit of 200 ms for an example says how busy the machine is: nothing here is judged by its time.
+with suppress(ImportError):  # a GPU machine may have none
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
 
 # Tests run beside each other: with several threads each they, and their children, would only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
