@@ -6,7 +6,7 @@ Nothing here touches a program: a `Workload` does, and measurements that a `Stor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,11 +21,12 @@ from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import SEARCH
 from rlprof.overlap.optimize.decisions import log_session
+from rlprof.overlap.optimize.entries import Entries
 from rlprof.overlap.optimize.log import DecisionLog, not_accepted
 from rlprof.overlap.optimize.machine import Sides
 from rlprof.overlap.optimize.options import Options, compared, faster
 from rlprof.overlap.optimize.outcome import Optimization, Round
-from rlprof.overlap.optimize.search import Candidate, Found, Known, search
+from rlprof.overlap.optimize.search import Candidate, Known, search
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.trials import Estimates, Seen, watch
@@ -91,6 +92,7 @@ class _Run:
         clock: Callable[[], float],
     ) -> None:
         self.workload, self.options, self.log, self.store, self.clock = workload, options, log, store, clock
+        self.told = Entries(log)
         self.started = clock()
         self.native = self.graph = workload.native
         self.steps: tuple[Step, ...] = ()
@@ -113,13 +115,7 @@ class _Run:
 
     def _found(self) -> Optimization:
         stopped, intact = False, True
-        self.log.add(
-            "started",
-            region=self.native.region,
-            calls=len(self.native),
-            graph=self.native.hash,
-            options=self.options.to_dict(),
-        )
+        self.told.started(self.native, self.options)
         total: PairedComparison | None = None
         try:
             ended = self._rounds()
@@ -134,9 +130,7 @@ class _Run:
             ended, stopped, intact = "interrupted in a trial, whose state could not be put back", True, False
         if stopped and (last := self._not_accepted()):
             ended += f"; {last}"
-        self.log.add(
-            "ended", reason=ended, stopped=stopped, graph=self.graph.hash, steps=[str(s) for s in self.steps]
-        )
+        self.told.ended(ended, self.graph, self.steps, stopped=stopped)
         return Optimization(
             native=self.native,
             graph=self.graph,
@@ -168,15 +162,8 @@ class _Run:
         if self.graph is self.native or self._only_round() is not None:
             return self._only_round()
         result, reused = self._validate(self.native, self.graph)
-        self.log.add(
-            "validated",
-            round=None,
-            steps=[str(s) for s in self.steps],
-            graph=self.graph.hash,
-            result=result.to_dict(),
-            outcome="all rounds together",
-            reused=reused,
-        )
+        outcome = "all rounds together"
+        self.told.validated(None, self.steps, self.graph, result, outcome, reused=reused)
         return result
 
     def _rounds(self) -> str:
@@ -223,14 +210,7 @@ class _Run:
             least_s = min(least_s, self.options.tau_rel_frac * whole.total_s)
         windows = ranked(replace(w, eligible=w.total_s >= least_s) for w in profile.windows)
         chosen = targets(windows, self.native.region, self.options.targets)
-        self.log.add(
-            "ranking",
-            round=number,
-            time_s=profile.measurement.time_s,
-            source=profile.source,
-            windows=[w.to_dict() for w in windows],
-            targets=[w.node for w in chosen],
-        )
+        self.told.ranking(number, profile, windows, chosen)
         return chosen
 
     # candidates and local trials ---------------------------------------------------------------------------
@@ -246,7 +226,7 @@ class _Run:
             known=self._derived.setdefault(self.graph.hash, {}),
         )
         kept = found.best(self.options.alternatives, tried, self.dropped)
-        self._log_candidates(number, window, found, kept, tried)
+        self.told.candidates(number, window.node, found, kept, tried)
         tried.update(c.steps for c in kept)
         if not kept:
             return []
@@ -271,31 +251,6 @@ class _Run:
             if r is not None and faster(r, self.options.local)
         ]
 
-    def _log_candidates(
-        self,
-        number: int,
-        window: Window,
-        found: Found,
-        kept: Sequence[Candidate],
-        tried: Container[tuple[Step, ...]],
-    ) -> None:
-        shown = [
-            {
-                "steps": c.name,
-                "partner": c.partner,
-                "delta_s": c.delta_s,
-                "partner_s": c.partner_s,
-                "guess": c.guess,
-                "basis": c.basis,
-                "graph": c.graph.hash,
-                "kept": c in kept,
-                "tried": c.steps in tried,
-            }
-            for c in found.candidates
-        ]
-        refused = [{"steps": r.name, "reason": r.reason} for r in found.refused]
-        self.log.add("candidates", round=number, target=window.node, candidates=shown, refused=refused)
-
     def _memory(self, graph: CallGraph) -> str | None:
         return beyond_memory(graph, self.options.memory_bytes, self.workload.call_bytes())
 
@@ -307,20 +262,14 @@ class _Run:
         results: list[PairedComparison | None] = []
         if all(k is not None for k in known):
             for candidate, document in zip(kept, known, strict=True):
-                results.append(self._again(document or {}))
-                self._log_compared(
-                    number, window, work, candidate, results[-1], Sides.of(document or {}), True
-                )
+                results.append(self._again(number, window, work, candidate, document or {}))
             return results
         self._check_budget()
         try:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
                 for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
                     if document is not None:
-                        results.append(self._again(document))
-                        self._log_compared(
-                            number, window, work, candidate, results[-1], Sides.of(document), True
-                        )
+                        results.append(self._again(number, window, work, candidate, document))
                         continue
                     self._check_budget()
                     sides = Sides.beside(self.workload)
@@ -328,26 +277,29 @@ class _Run:
                     results.append(result)
                     if result is not None:
                         both = [(self.graph, trials[0]), (candidate.graph, trial)]
-                        alone = partial(self._log_failure, number, window, f"{candidate.name}, call by call")
-                        seen = watch(self.known, both, self.store.tried, alone)
+                        serial = f"{candidate.name}, call by call"
+                        failed = partial(self.told.not_measured, number, window.node, serial)
+                        seen = watch(self.known, both, self.store.tried, failed)
                         self.known = self.known.having(seen)
                         told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
                         self._keep(key, "local", result, self.options.local, told)
-                        self._log_compared(number, window, work, candidate, result, sides)
+                        self._tell(number, window, work, candidate, result, sides)
         except RestoreError:
             raise
         except RlprofError as error:
             reason = f"the comparison cannot be prepared: {error.what}"
             for candidate in kept[len(results) :]:
-                self.log.add(
-                    "not measured", round=number, target=window.node, steps=candidate.name, reason=reason
-                )
+                self.told.not_measured(number, window.node, candidate.name, reason)
         return [*results, *[None] * (len(kept) - len(results))]
 
-    def _again(self, document: dict[str, Any]) -> PairedComparison:
+    def _again(
+        self, number: int, window: Window, work: Comparison, candidate: Candidate, document: dict[str, Any]
+    ) -> PairedComparison:
         """Take a local comparison, and what its trials told, from the store."""
         self.known = self.known.having(Seen.from_dict(document.get("seen", {})))
-        return compared(document, self.options.local)
+        result = compared(document, self.options.local)
+        self._tell(number, window, work, candidate, result, Sides.of(document), reused=True)
+        return result
 
     def _measure(
         self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial, sides: Sides
@@ -370,73 +322,43 @@ class _Run:
         except RestoreError:
             raise
         except Exception as error:
-            self._log_failure(number, window, candidate.name, error)
+            self.told.not_measured(number, window.node, candidate.name, error)
             return None
 
-    def _log_failure(self, number: int, window: Window, name: str, error: Exception) -> None:
-        """Tell what a program raised in a trial."""
-        reason = f"{type(error).__name__}: {error}"
-        self.log.add("not measured", round=number, target=window.node, steps=name, reason=reason)
-
-    def _log_compared(
+    def _tell(
         self,
         number: int,
         window: Window,
         work: Comparison,
         candidate: Candidate,
-        result: PairedComparison | None,
+        result: PairedComparison,
         sides: Sides,
+        *,
         reused: bool = False,
     ) -> None:
-        if result is None:
-            return
-        outcome = "kept" if faster(result, self.options.local) else "dropped"
-        self.log.add(
-            "compared",
-            round=number,
-            target=window.node,
-            steps=candidate.name,
-            comparison=str(work),
-            windows=work.windows,
-            result=result.to_dict(),
-            outcome=outcome,
-            reused=reused,
-            machine=sides.summary(),
-        )
+        """Tell of a local comparison."""
+        kept = faster(result, self.options.local)
+        self.told.compared(number, window.node, work, candidate.name, result, sides, kept=kept, reused=reused)
 
     # combination and validation ----------------------------------------------------------------------------
 
     def _accept(self, number: int, items: Sequence[Item]) -> bool:
-        refused: list[dict[str, str]] = []
-
-        def told(item: Item, others: Sequence[Item], reason: str) -> None:
-            named = " and ".join("; ".join(map(str, o.steps)) for o in others) or "the graph"
-            refused.append({"steps": "; ".join(map(str, item.steps)), "others": named, "reason": reason})
-
-        made = combine(self.graph, items, refused=told)
-        shown: list[dict[str, Any]] = []
+        refused: list[tuple[Item, Sequence[Item], str]] = []
+        made = combine(self.graph, items, refused=lambda *apart: refused.append(apart))
+        judged: list[tuple[Combination, str | None]] = []
         fitting: list[Combination] = []
         for one in made:
             reason = self._invalid(one) if len(fitting) < self.options.combinations else None
             if reason is None:
                 fitting.append(one)
-            steps = "; ".join(map(str, one.steps))
-            shown.append({"steps": steps, "gain_s": one.gain_s, "graph": one.graph.hash, "reason": reason})
-        self.log.add("combined", round=number, combinations=shown, refused=refused)
+            judged.append((one, reason))
+        self.told.combined(number, judged, refused)
         for one in fitting[: self.options.combinations]:
             self._validation, reused = self._validate(self.graph, one.graph)
             result = self._validation
             accepted = faster(result, self.options.validation, self.options.epsilon)
             outcome = "accepted" if accepted else "not accepted"
-            self.log.add(
-                "validated",
-                round=number,
-                steps=[str(s) for s in one.steps],
-                graph=one.graph.hash,
-                result=result.to_dict(),
-                outcome=outcome,
-                reused=reused,
-            )
+            self.told.validated(number, one.steps, one.graph, result, outcome, reused=reused)
             if accepted:
                 self.graph, self.steps = one.graph, (*self.steps, *one.steps)
                 return True
