@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
-from rlprof.errors import RlprofError
+from rlprof.errors import OutputError, RlprofError
 from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
@@ -24,7 +24,7 @@ from rlprof.overlap.optimize.decisions import log_session
 from rlprof.overlap.optimize.entries import Entries
 from rlprof.overlap.optimize.log import DecisionLog, not_accepted
 from rlprof.overlap.optimize.machine import Sides
-from rlprof.overlap.optimize.options import Options, compared, faster
+from rlprof.overlap.optimize.options import Options, exhausted, faster, known_comparison
 from rlprof.overlap.optimize.outcome import Optimization, Round
 from rlprof.overlap.optimize.search import Candidate, Known, search
 from rlprof.overlap.optimize.steps import Step
@@ -101,7 +101,7 @@ class _Run:
         self.known = Estimates()
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
-        self._cut = False  # the budget ended a comparison before it was decided
+        self._cut = False  # the budget ended a comparison before it was decided: another call makes it again
         self._validation: PairedComparison | None = None  # the latest one of the round
         self._derived: dict[str, Known] = {}
 
@@ -120,6 +120,8 @@ class _Run:
         try:
             ended = self._rounds()
             total = self._total()
+            if self._cut:
+                ended, stopped = self.options.budget_spent, True
         except _Spent:
             ended, stopped = self.options.budget_spent, True
         except KeyboardInterrupt:
@@ -172,7 +174,6 @@ class _Run:
             profile = self._profile()
             chosen = self._rank(number, profile)
             tried: set[tuple[Step, ...]] = set()
-            self._cut = False
             items = [item for window in chosen for item in self._try(number, window, profile, tried)]
             self._validation = None
             try:
@@ -193,9 +194,8 @@ class _Run:
     def _profile(self) -> Profile:
         key = key_of(self.workload.key, "profile", self.graph.hash)
         known = self.store.get(key)
-        if known is not None:
-            profile = Profile.from_dict(known)
-        else:
+        profile = None if known is None else Profile.from_dict(known)
+        if profile is None or not profile.active:  # there may be a source of activity by now
             self._check_budget()
             profile = self.workload.profile(self.graph)
             self._trained(self.graph.hash, profile.measurement)
@@ -258,18 +258,18 @@ class _Run:
         self, number: int, window: Window, work: Comparison, kept: Sequence[Candidate]
     ) -> list[PairedComparison | None]:
         keys = [key_of(self.workload.key, "local", self.graph.hash, c.graph.hash, work.origins) for c in kept]
-        known = [self.store.get(key) for key in keys]
+        again = [
+            partial(self._again, number, window, work, c, key) for c, key in zip(kept, keys, strict=True)
+        ]
         results: list[PairedComparison | None] = []
-        if all(k is not None for k in known):
-            for candidate, document in zip(kept, known, strict=True):
-                results.append(self._again(number, window, work, candidate, document or {}))
-            return results
+        if all(self._known(key, self.options.local) is not None for key in keys):
+            return [take() for take in again]
         self._check_budget()
         try:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
-                for candidate, key, document, trial in zip(kept, keys, known, trials[1:], strict=True):
-                    if document is not None:
-                        results.append(self._again(number, window, work, candidate, document))
+                for candidate, key, take, trial in zip(kept, keys, again, trials[1:], strict=True):
+                    if (known := take()) is not None:
+                        results.append(known)
                         continue
                     self._check_budget()
                     sides = Sides.beside(self.workload)
@@ -284,7 +284,7 @@ class _Run:
                         told = {"machine": sides.to_dict(), "seen": seen.to_dict()}
                         self._keep(key, "local", result, self.options.local, told)
                         self._tell(number, window, work, candidate, result, sides)
-        except RestoreError:
+        except (RestoreError, OutputError):
             raise
         except RlprofError as error:
             reason = f"the comparison cannot be prepared: {error.what}"
@@ -293,19 +293,19 @@ class _Run:
         return [*results, *[None] * (len(kept) - len(results))]
 
     def _again(
-        self, number: int, window: Window, work: Comparison, candidate: Candidate, document: dict[str, Any]
-    ) -> PairedComparison:
-        """Take a local comparison, and what its trials told, from the store."""
-        self.known = self.known.having(Seen.from_dict(document.get("seen", {})))
-        result = compared(document, self.options.local)
-        self._tell(number, window, work, candidate, result, Sides.of(document), reused=True)
+        self, number: int, window: Window, work: Comparison, candidate: Candidate, key: str
+    ) -> PairedComparison | None:
+        """Take a local comparison, and what its trials told, from the store; None: it is not there."""
+        result = self._known(key, self.options.local)
+        if result is not None:
+            document = self.store.get(key) or {}
+            self.known = self.known.having(Seen.from_dict(document.get("seen", {})))
+            self._tell(number, window, work, candidate, result, Sides.of(document), reused=True)
         return result
 
     def _measure(
         self, number: int, window: Window, candidate: Candidate, reference: Trial, trial: Trial, sides: Sides
     ) -> PairedComparison | None:
-        rule = replace(self.options.local, budget_s=self._left(self.options.local.budget_s))
-
         def run(which: Trial) -> float:
             time_s = which.run()
             self.store.tried()
@@ -317,9 +317,9 @@ class _Run:
                     self._warm = reference
                     run(reference)
                 run(trial)
-            watched = sides.reference(lambda: run(reference)), sides.candidate(lambda: run(trial))
-            return sides.judged(measure_paired(*watched, rule, clock=self.clock, watch=self.log.measuring))
-        except RestoreError:
+                self._check_budget()
+            return self._paired(lambda: run(reference), lambda: run(trial), self.options.local, sides)
+        except (RestoreError, OutputError, _Spent):
             raise
         except Exception as error:
             self.told.not_measured(number, window.node, candidate.name, error)
@@ -374,12 +374,11 @@ class _Run:
         """Compare complete iterations, each of which is training that goes on."""
         rule = replace(self.options.validation, least_gain_frac=self.options.epsilon)
         key = key_of(self.workload.key, "complete", before.hash, graph.hash)
-        known = self.store.get(key)
+        known = self._known(key, rule)
         if known is not None:
-            return compared(known, rule), True
+            return known, True
         self._check_budget()
         present = None if before is self.native else before
-        left = replace(rule, budget_s=self._left(rule.budget_s))
 
         def run(which: CallGraph | None) -> float:
             measured = self.workload.iteration(which)
@@ -387,8 +386,7 @@ class _Run:
             return measured.time_s
 
         sides = Sides.beside(self.workload)
-        watched = sides.reference(lambda: run(present)), sides.candidate(lambda: run(graph))
-        result = sides.judged(measure_paired(*watched, left, clock=self.clock, watch=self.log.measuring))
+        result = self._paired(lambda: run(present), lambda: run(graph), rule, sides)
         self._keep(key, "complete", result, rule, {"machine": sides.to_dict()})
         return result, False
 
@@ -396,12 +394,26 @@ class _Run:
         self.iterations.append((graph, measured))
         self.store.train(graph, measured)
 
+    # comparisons -------------------------------------------------------------------------------------------
+
+    def _paired(
+        self, reference: Callable[[], float], candidate: Callable[[], float], rule: Rule, sides: Sides
+    ) -> PairedComparison:
+        """Measure in pairs, within what is left of the budget."""
+        ran = replace(rule, budget_s=self._left(rule.budget_s))
+        watched = sides.reference(reference), sides.candidate(candidate)
+        result = sides.judged(measure_paired(*watched, ran, clock=self.clock, watch=self.log.measuring))
+        if ran.budget_s != rule.budget_s and not exhausted(result, rule):
+            self._cut = True
+        return result
+
+    def _known(self, key: str, rule: Rule) -> PairedComparison | None:
+        return known_comparison(self.store.get(key), rule)
+
     def _keep(self, key: str, kind: str, result: PairedComparison, rule: Rule, told: dict[str, Any]) -> None:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
-        if result.settled or len(result.pairs) >= rule.most_pairs:
+        if exhausted(result, rule):
             self.store.put(key, kind, {**result.to_dict(), **told})
-        elif rule.budget_s is None and self.options.budget_s is not None:
-            self._cut = True
 
     # budget ------------------------------------------------------------------------------------------------
 

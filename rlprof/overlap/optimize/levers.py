@@ -19,7 +19,7 @@ from rlprof.errors import RlprofError
 from rlprof.interrupts import noted
 from rlprof.overlap.optimize.cost import LEVERS, NOTHING, Cost, Trained
 from rlprof.overlap.optimize.log import DecisionLog
-from rlprof.overlap.optimize.options import compared, faster
+from rlprof.overlap.optimize.options import exhausted, faster, known_comparison
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
@@ -249,18 +249,18 @@ class _Run:
             return Row(lever.name, before, value, outcome, reason, result)
 
         key = key_of(self.key(), "lever", lever.name, json.dumps(before), json.dumps(value))
-        known = self.store.get(key)
+        known = known_comparison(self.store.get(key), self.rule)
         if known is None and self.left_s == 0.0:
             return row("not measured", f"the levers' budget of {round(self.budget_s or 0.0, 1):g} s is spent")
         try:
             if known is not None:
-                result = compared(known, self.rule)
+                result = known
             else:
                 if (why := self.unusable(lever, value)) is not None:
                     lever.use(before)
                     return row("not measured", why)
                 result = self.measured(lever, before, value)
-                if result.settled or len(result.pairs) >= self.rule.most_pairs:
+                if exhausted(result, self.rule):
                     self.store.put(key, "lever", result.to_dict())
             if not faster(result, self.rule, self.rule.least_gain_frac):
                 lever.use(before)

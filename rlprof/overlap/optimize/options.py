@@ -117,3 +117,21 @@ def compared(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
     found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
     doubts = tuple(map(str, document.get("doubts", ())))
     return replace(found, reason=str(document.get("reason", "")), doubts=doubts)
+
+
+def exhausted(result: PairedComparison, rule: Rule) -> bool:
+    """Whether a comparison ended by itself: by this rule no further pair would be measured."""
+    return result.settled or len(result.pairs) >= rule.most_pairs
+
+
+def known_comparison(document: Mapping[str, Any] | None, rule: Rule) -> PairedComparison | None:
+    """Make a comparison of a document that is kept, as `compared`.
+
+    Returns
+    -------
+    PairedComparison or None
+        None: there is no document, or by this rule it was not measured to its end. A decision that five
+        pairs give where eight are allowed may need six where sixteen are.
+    """
+    found = None if document is None else compared(document, rule)
+    return found if found is not None and exhausted(found, rule) else None

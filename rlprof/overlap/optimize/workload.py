@@ -75,6 +75,11 @@ class Profile:
     source: str
     alone: tuple[tuple[str, int, float], ...] = ()
 
+    @property
+    def active(self) -> bool:
+        """The activity of some window is known; otherwise none has a rank."""
+        return any(w.sm_activity is not None for w in self.windows)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the profile as a JSON document."""
         return {

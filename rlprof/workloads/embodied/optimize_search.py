@@ -20,7 +20,7 @@ from rlprof.overlap.optimize.graph_levers import Groups, InTurn, Priorities, Sel
 from rlprof.overlap.optimize.levers import Lever, Measured, measure_levers
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.machine import Sides
-from rlprof.overlap.optimize.options import Options, compared
+from rlprof.overlap.optimize.options import Options, exhausted, known_comparison
 from rlprof.overlap.optimize.outcome import Optimization, interrupted
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Measurement
@@ -239,11 +239,11 @@ class Search:
         rule = replace(self.request.options.validation, budget_s=self.left_s)
         settings = sorted(f"{name}={value}" for name, value in (*(drawn or ()), *selected.streams.items()))
         key = key_of(self.here.key, "in all", selected.graph.hash, settings)
-        known = self.store.get(key)
+        known = known_comparison(self.store.get(key), rule)
         stopped = False
         try:
             if known is not None:
-                total = compared(known, rule)
+                total = known
             else:
                 if drawn is not None:
                     try:
@@ -257,7 +257,7 @@ class Search:
                 sides = Sides.beside(self.here.workload)
                 watched = sides.reference(lambda: run(None)), sides.candidate(lambda: run(selected.graph))
                 total = sides.judged(measure_paired(*watched, rule, watch=self.log.measuring))
-                if total.settled or len(total.pairs) >= rule.most_pairs:
+                if exhausted(total, rule):
                     self.store.put(key, "in all", {**total.to_dict(), "machine": sides.to_dict()})
         except KeyboardInterrupt:  # the graph and its levers are found, whatever they gain together
             stopped = True

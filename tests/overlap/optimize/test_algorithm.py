@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.rl_programs import make
 from rlprof.analysis.trials import Rule
-from rlprof.errors import UsageError
+from rlprof.errors import OutputError, UsageError
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.legality import check
 from rlprof.overlap.optimize import Options, optimize
@@ -282,6 +282,33 @@ def test_an_interrupt_that_costs_the_state_says_so_and_a_failure_is_one() -> Non
     failing.error = ValueError
     with pytest.raises(RestoreError):
         optimize(failing)
+
+
+@pytest.mark.parametrize("kind", ["local", "spent"])
+def test_a_store_that_cannot_be_written_is_no_trial_that_fails(kind: str, tmp_path: Path) -> None:
+    class Full(Store):
+        def _write(self, entry):
+            if entry["kind"] == kind and (kind == "local" or "trials" in entry):
+                raise OutputError("cannot be written (no space left on device)", where=tmp_path)
+            super()._write(entry)
+
+    with pytest.raises(OutputError, match="no space left"):
+        optimize(workload(1), store=Full(tmp_path / "store.jsonl"))
+
+
+def test_a_profile_without_activity_is_made_again() -> None:
+    class Unseen(SimulatedWorkload):
+        def profile(self, graph):
+            found = super().profile(graph)
+            unknown = (replace(w, sm_activity=None, score_s=None, rank=None) for w in found.windows)
+            return replace(found, windows=tuple(unknown), source="no counters without permission")
+
+    program, store = make(1), Store()
+    first = optimize(Unseen(program.graph, program.model), store=store)
+    assert (first.steps, first.ended) == ((), "round 1 found nothing that pays")
+    found = optimize(workload(1), store=store)
+    assert found.graph.hash == optimize(workload(1)).graph.hash
+    assert found.rounds[0].profile.source == "simulated"
 
 
 def test_what_does_not_fit_is_not_tried() -> None:

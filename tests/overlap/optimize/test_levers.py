@@ -122,6 +122,18 @@ def test_few_pairs_decide_if_all_are_won() -> None:
     assert found.rows[0].reason == "every pair was won, not clear after 1 pairs"
 
 
+def test_more_pairs_do_not_lose_a_lever_that_fewer_have_kept() -> None:
+    program, store = Program({"workers": 1}, {("workers", 2): 0.9}), Store()
+    for most, pairs in ((8, 5), (16, 6), (8, 6)):  # of 16 pairs five do not decide
+        program.at, program.ran = {"workers": 1}, []
+        rule = Rule(confidence=0.9, most_pairs=most)
+        found = measured(program, Setting(program, "workers", (2,)), rule=rule, store=store)
+        assert found.kept == {"workers": 2}
+        assert found.rows[0].result is not None
+        assert len(found.rows[0].result.pairs) == pairs
+    assert not program.ran  # the third time it is known
+
+
 def test_what_is_slower_or_within_the_noise_is_not_kept() -> None:
     program = Program({"workers": 1}, {("workers", 2): 1.2, ("workers", 3): 0.999}, noise_frac=0.02)
     found = measured(program, Setting(program, "workers", (2, 3)))
