@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlprof.analysis.activity_summary import summary
@@ -72,14 +72,41 @@ def courses(found: Optimization) -> dict[str, dict[str, Any]]:
         the ``reason`` why it cannot be told.
     """
     native, chosen = found.native.hash, found.graph.hash
-    compared = found.total.pairs if found.total is not None else ()
-    profiles = {r.before.hash: r.profile.measurement for r in found.rounds}
     why = _why(found)
-    before = _course(found, native, [pair[0] for pair in compared], profiles.get(native), why)
+    before = _course(found, native, why)
     if found.graph is found.native:
         return {"before": before, "after": {"reason": "the native order is kept"}}
-    after = _course(found, chosen, [pair[1] for pair in compared], profiles.get(chosen), why)
-    return {"before": before, "after": after}
+    return {"before": before, "after": _course(found, chosen, why)}
+
+
+def counted(found: Optimization, graph: str, known: Sequence[Measurement]) -> list[Measurement]:
+    """Return those of some iterations by a graph that tell what it is like.
+
+    Levers of the graph are tried with it, so that others may have run with settings that were not kept.
+
+    Parameters
+    ----------
+    found : Optimization
+        What came out.
+    graph : str
+        Hash of the native graph or of the selected one.
+    known : sequence of Measurement
+        Iterations by it.
+
+    Returns
+    -------
+    list of Measurement
+        Those whose times are the gain; else those that ran as training does, which a profiled one does not;
+        else all.
+    """
+    side = 0 if graph == found.native.hash else 1
+    times = set() if found.total is None else {pair[side] for pair in found.total.pairs}
+    profile = _profile(found, graph)
+    return [m for m in known if m.time_s in times] or [m for m in known if m != profile] or list(known)
+
+
+def _profile(found: Optimization, graph: str) -> Measurement | None:
+    return next((r.profile.measurement for r in reversed(found.rounds) if r.before.hash == graph), None)
 
 
 def _why(found: Optimization) -> str:
@@ -90,19 +117,15 @@ def _why(found: Optimization) -> str:
     return f"no activity was sampled: {sources[0]}" if sources else "no iteration with samples was measured"
 
 
-def _course(
-    found: Optimization, graph: str, compared: Iterable[float], profile: Measurement | None, why: str
-) -> dict[str, Any]:
+def _course(found: Optimization, graph: str, why: str) -> dict[str, Any]:
+    profile = _profile(found, graph)
     known = [one.measurement for one in found.trained if one.graph == graph]
     known = [m for m in known if m.over_time is not None]
     if profile is not None and profile.over_time is not None and profile not in known:
         known.append(profile)
     if not known:
         return {"reason": why}
-    # those whose times are the gain; else those that ran as training does; a profiled one runs call by call
-    times = set(compared)
-    shown = [m for m in known if m.time_s in times] or [m for m in known if m != profile] or known
-    shown.sort(key=lambda m: m.time_s)
+    shown = sorted(counted(found, graph, known), key=lambda m: m.time_s)
     one = shown[(len(shown) - 1) // 2]
     over = dict(one.over_time or {})
     phases_of = "this iteration" if len(over["parts"]) > 1 else None

@@ -9,7 +9,7 @@ from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.optimize.log import Entry
 from rlprof.overlap.optimize.outcome import Optimization
-from rlprof.overlap.optimize.over_time import courses
+from rlprof.overlap.optimize.over_time import counted, courses
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 
@@ -83,9 +83,9 @@ def document(
 
 def _shown(found: Optimization, graph: str) -> Measurement | None:
     """The iteration of median time among those whose calls were recorded."""
-    known = sorted((m for m in _of(found, graph) if m.tasks), key=lambda m: m.time_s)
+    known = [m for m in _of(found, graph) if m.tasks]
     profiled = [r.profile.measurement for r in found.rounds if r.before.hash == graph]
-    known = known or [m for m in profiled if m.tasks]
+    known = sorted(counted(found, graph, known) or [m for m in profiled if m.tasks], key=lambda m: m.time_s)
     return known[(len(known) - 1) // 2] if known else None
 
 
@@ -95,7 +95,8 @@ def _of(found: Optimization, graph: str) -> list[Measurement]:
 
 
 def _activity(found: Optimization, graph: str) -> float | None:
-    values = [m.sm_activity for m in _of(found, graph) if m.sm_activity is not None]
+    known = counted(found, graph, [m for m in _of(found, graph) if m.sm_activity is not None])
+    values = [m.sm_activity for m in known if m.sm_activity is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -12,6 +12,7 @@ from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.cost import Trained
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.over_time import courses, kept, phases
+from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.overlap.optimize.workload import Measurement
@@ -100,3 +101,17 @@ def test_what_was_not_measured_says_why(found: Optimization) -> None:
     )
     told = courses(replace(found, trained=dark, rounds=(replace(first, profile=profile),)))
     assert told["before"] == {"reason": "no activity was sampled: no GPU"}
+
+
+def test_iterations_with_a_setting_that_was_not_kept_tell_nothing_of_the_graph(found: Optimization) -> None:
+    """A lever that is tried on the selected graph runs with it, and only its value differs."""
+    plain = document(found, [])
+    for graph in (found.native.hash, found.graph.hash):
+        tried = [
+            Trained(1, "levers", graph, Measurement(time_s, 0.01, TASKS, over_time=None))
+            for time_s in (1e-3, 1e3)
+        ]
+        with_lever = replace(found, trained=(*tried[:1], *found.trained, *tried[1:]))
+        told = document(with_lever, [])
+        for part in ("sm_activity", "timelines", "over_time"):
+            assert told[part] == plain[part], part
