@@ -17,6 +17,8 @@ from typing import Any
 
 from rlprof.errors import OutputError
 from rlprof.overlap.optimize.cost import OTHER, Cost, Lost, Part, Record, Session, Spent, Trained, cost_of
+from rlprof.overlap.optimize.machine import Sides
+from rlprof.overlap.optimize.trials import Seen
 from rlprof.overlap.optimize.workload import Measurement, Profile
 
 #: Kinds of documents that hold a comparison.
@@ -334,7 +336,8 @@ def _check(entry: Mapping[str, Any]) -> None:
     if kind == "profile":
         Profile.from_dict(value)
     if kind in _COMPARISONS:
-        dict(value.get("machine") or {})
+        Sides.of(value)
+        Seen.from_dict(value.get("seen", {}))
         pairs = [(float(a), float(b)) for a, b in value["pairs"]]
         if not pairs or not all(0 <= t < math.inf for pair in pairs for t in pair):
             raise ValueError("no times")

@@ -78,7 +78,12 @@ class Window:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Window:
         """Make a window of its JSON document."""
-        return cls(**{**document, "workers": tuple(document["workers"])})
+        if not isinstance(document["node"], str):
+            raise TypeError(f"{document['node']!r} is no path of a node")
+        numbers: dict[str, Any] = {n: float(document[n]) for n in ("total_s", "mean_s", "coverage")}
+        for name in ("sm_activity", "score_s"):
+            numbers[name] = None if document[name] is None else float(document[name])
+        return cls(**{**document, **numbers, "workers": tuple(map(str, document["workers"]))})
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,14 @@ class Measurement:
     def from_dict(cls, document: Mapping[str, Any]) -> Measurement:
         """Make a measurement of its JSON document."""
         tasks = tuple((str(a), str(b), str(c), float(s), float(e)) for a, b, c, s, e in document["tasks"])
-        over_time = document.get("over_time")  # of earlier versions: none
-        return cls(document["time_s"], document["sm_activity"], tasks, document["facts"], over_time)
+        activity, over_time = document["sm_activity"], document.get("over_time")  # of earlier versions: none
+        return cls(
+            float(document["time_s"]),
+            None if activity is None else float(activity),
+            tasks,
+            dict(document["facts"]),
+            None if over_time is None else dict(over_time),
+        )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,11 @@ import pytest
 from benchmarks.rl_programs import make
 from rlprof.errors import OutputError, UnreadableError, UsageError
 from rlprof.overlap.errors import OverlapError
+from rlprof.overlap.optimize import optimize
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.log import lines
+from rlprof.overlap.optimize.result import document
+from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.steps import derive, step
 from rlprof.overlap.optimize.store import Store, key_of
 
@@ -46,6 +49,38 @@ def test_lines_of_a_store_that_are_damaged_are_passed_over(tmp_path: Path) -> No
         file.write(b'\xff\xfe\x00\n3\n[]\n{"key": "b"}\n{"key": ["b"], "value": 1}\n')
     Store(path).put("c", "other", 2)
     assert [Store(path).get(key) for key in "abc"] == [1, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "wrong"),
+    [
+        ("profile", ("windows", 0, "sm_activity"), {}),
+        ("profile", ("windows", 0, "node"), None),
+        ("profile", ("measurement", "time_s"), []),
+        ("local", ("seen",), None),
+        ("local", ("seen", "alone", 0), True),
+        ("local", ("machine",), None),
+        ("iteration", ("sm_activity",), [[1]]),
+        ("iteration", ("facts",), 3),
+    ],
+)
+def test_what_is_not_as_it_was_written_is_measured_again(
+    kind: str, where: tuple[str | int, ...], wrong: object, tmp_path: Path
+) -> None:
+    path, program = tmp_path / "store.jsonl", make(1)
+    first = optimize(SimulatedWorkload(program.graph, program.model), store=Store(path))
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    part = next(e for e in entries if e["kind"] == kind)["value"]
+    for name in where[:-1]:
+        part = part[name]
+    part[where[-1]] = wrong
+    path.write_text("".join(json.dumps(e) + "\n" for e in entries))
+    store, again = Store(path), SimulatedWorkload(program.graph, program.model)
+    found = optimize(again, store=store)
+    assert any(said.startswith("damaged lines") for said in store.not_reused)
+    assert found.graph.hash == first.graph.hash
+    assert document(found, [])["sm_activity"] == document(first, [])["sm_activity"]
+    assert bool(again.trained) == (kind == "profile")
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
