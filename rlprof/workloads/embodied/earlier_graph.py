@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rlprof.errors import OutputError, RlprofError
+from rlprof.files import read_bytes
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.levers import Wanted
 from rlprof.workloads.embodied.optimize_search import Request
+from rlprof.workloads.embodied.quota_file import QuotaFile
 
 #: Options of which more may be given to go on: what was tried before is tried again, and then more.
 AT_LEAST = ("--rounds", "--targets", "--alternatives", "--pairs", "--local-pairs", "--spares")
@@ -57,18 +63,27 @@ class EarlierGraph:
     ----------
     file : GraphFile
         With steps, or with levers that were kept.
+    quotas : mapping of str to int
+        Shares that were found for it.
+    contents : mapping of str to bytes
+        Its files as they are, by name.
     """
 
     file: GraphFile
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> EarlierGraph | None:
+    def read(cls, path: Path, quotas: Path) -> EarlierGraph | None:
         """Read it; None if there is none, it cannot be read, or it is the native order as it was."""
         try:
-            file = GraphFile.read(path)
+            file, contents = GraphFile.read(path), {path.name: read_bytes(path)}
         except RlprofError:
             return None
-        made = cls(file)
+        shares: Mapping[str, int] = {}
+        with suppress(RlprofError):  # without them it is a graph all the same
+            shares, contents[quotas.name] = QuotaFile.read(quotas).quotas, read_bytes(quotas)
+        made = cls(file, shares, contents)
         return made if file.steps or made.levers else None
 
     @property
@@ -104,18 +119,53 @@ class EarlierGraph:
             return True
         return not now and (before > 0 or not kept(found.levers))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Say in ``result.json`` what stays."""
+    def goes_on_in(self, file: GraphFile) -> bool:
+        """Whether what was found now has all of it: its steps, and more after them, and its levers."""
+        settled, config = self.file.facts.get("levers") or {}, file.facts.get("config") or {}
+        first, streams = (f.facts.get("stream_priorities") or {} for f in (self.file, file))
+        return (
+            file.native_hash == self.file.native_hash
+            and file.steps[: len(self.file.steps)] == self.file.steps
+            and all(config.get(name) == value for name, value in settled.items())
+            and all(streams.get(name) == value for name, value in first.items())
+        )
+
+    def set_aside(self, folder: Path) -> Path:
+        """Write its files into a folder of their own within a folder, whole or not at all.
+
+        Raises
+        ------
+        OutputError
+            If they cannot be written.
+        """
+        aside = next(to for n in count(1) if not (to := folder / f"earlier-{n}").exists())
+        beside = folder / f".{aside.name}.{os.getpid()}"
+        try:
+            beside.mkdir()
+            for name, content in self.contents.items():
+                (beside / name).write_bytes(content)
+            beside.rename(aside)
+        except OSError as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise OutputError(f"cannot be written ({error.strerror})", where=aside) from error
+        return aside
+
+    def to_dict(self, file: str) -> dict[str, Any]:
+        """Say in ``result.json`` what it is, and in which file of the folder."""
         return {
+            "file": file,
             "date": self.file.facts.get("date"),
             "steps": [str(one) for one in self.file.steps],
             "levers": dict(self.file.facts.get("levers") or {}),
+            "quotas": dict(self.quotas),
         }
 
-    def __str__(self) -> str:
-        """Say it in a line."""
+    def line(self, *, stays: bool) -> str:
+        """Say in a line that it stays, or was set aside."""
         steps, date = len(self.file.steps), self.file.facts.get("date")
         what = [f"{steps} step{'' if steps == 1 else 's'}"] if steps else []
         what += [f"levers {', '.join(self.levers)}"] if self.levers else []
+        what += [f"quotas {', '.join(f'{k} {v} %' for k, v in self.quotas.items())}"] if self.quotas else []
         of = f" of {date}" if date else ""
-        return f"the graph that an earlier session{of} found stays as it is ({'; '.join(what)})"
+        became = "stays as it is" if stays else "was set aside for what this one found"
+        return f"the graph that an earlier session{of} found {became} ({'; '.join(what)})"

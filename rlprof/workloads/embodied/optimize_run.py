@@ -103,7 +103,7 @@ def _optimize(
     kept = (out / checkpoint.NAME) if request.resume and (out / checkpoint.NAME).exists() else None
     if kept is not None:  # said now, not when simulators and policy are there
         checkpoint.check(kept, request.config.to_dict(), may_differ=LEVER_FIELDS)
-    before = EarlierGraph.read(out / GRAPH) if request.resume else None
+    before = EarlierGraph.read(out / GRAPH, out / QUOTAS) if request.resume else None
     if before is not None:
         before.check(request, out)
     _prepare(request)
@@ -135,9 +135,12 @@ def _optimize(
                 "kept": kept_levers(found.levers),
             }
             write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
-            stays = before if before is not None and before.outlives(found) else None
-            if stays is None:
-                GraphFile.of(found.native, found.graph, found.steps, **facts).write(out / GRAPH)
+            stays, aside = before is not None and before.outlives(found), None
+            if not stays:
+                graph = GraphFile.of(found.native, found.graph, found.steps, **facts)
+                if before is not None and not before.goes_on_in(graph):
+                    aside = before.set_aside(out)
+                graph.write(out / GRAPH)
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
         try:
@@ -146,7 +149,9 @@ def _optimize(
             failures.append(error)
             quotas = failed(error)
         told_late = writing.enter_context(noted())
-        if stays is None or not (out / QUOTAS).exists():  # shares are of the graph that they were found for
+        if not stays or not (out / QUOTAS).exists():  # shares are of the graph that they were found for
+            if before is not None and aside is None and before.quotas not in ({}, quotas.quotas):
+                aside = before.set_aside(out)
             QuotaFile(quotas.quotas, quotas.reason).write(out / QUOTAS)
         if found.intact and quotas.intact and here.counter.whole:
             try:
@@ -161,8 +166,10 @@ def _optimize(
     found = found.up_to(store)
     decisions = each_once([*earlier, *log.entries])
     made = document(found, decisions, {**facts, "iterations": trained})
-    made["quota"] = quotas.to_dict()
-    made["earlier_graph"] = None if stays is None else stays.to_dict()
+    made |= {"quota": quotas.to_dict(), "earlier_graph": None}
+    earlier_at = out / GRAPH if stays else None if aside is None else aside / GRAPH
+    if before is not None and earlier_at is not None:
+        made["earlier_graph"] = before.to_dict(earlier_at.relative_to(out).as_posix())
     write_json(out / RESULT, made)
     (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
@@ -171,8 +178,8 @@ def _optimize(
         raise failures[0]
     stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED or told_late()
     lines = summary(found, out, trained, quotas)
-    if stays is not None:
-        lines += f"\n{out / GRAPH}: {stays}"
+    if before is not None and earlier_at is not None:
+        lines += f"\n{earlier_at}: {before.line(stays=stays)}"
     return Optimized(found, made, lines, stopped)
 
 

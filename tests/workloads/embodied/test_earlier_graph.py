@@ -57,15 +57,79 @@ def test_a_session_without_a_graph_leaves_that_of_an_earlier_one(
     assert (tmp_path / "graph.json").read_bytes() == graph
     assert (tmp_path / "quotas.json").read_bytes() == quotas
     assert f"{tmp_path / 'graph.json'}: the graph that an earlier session" in said
-    assert "stays as it is (2 steps)" in said
+    assert "stays as it is (2 steps; quotas simulator 40 %)" in said
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["earlier_graph"]["steps"] == [str(one) for one in WHOLE]
+    assert (result["earlier_graph"]["file"], result["earlier_graph"]["quotas"]) == (
+        "graph.json",
+        {"simulator": 40},
+    )
     assert len(result["steps"]) == stopped
+    assert not (tmp_path / "earlier-1").exists()
 
-    find(monkeypatch, WHOLE)  # what is as good replaces it
+    find(monkeypatch, WHOLE)  # what is as good replaces it, but here are no quotas
     again = optimize_embodied(request(tmp_path, resume=True))
-    assert again.document["earlier_graph"] is None
+    assert again.document["earlier_graph"]["file"] == "earlier-1/graph.json"
     assert (tmp_path / "quotas.json").read_bytes() != quotas
+    assert (tmp_path / "earlier-1" / "quotas.json").read_bytes() == quotas
+
+
+def test_another_graph_sets_that_of_an_earlier_session_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under other conditions less may pay, or something else: both graphs are there afterwards."""
+    find(monkeypatch, WHOLE)
+    optimize_embodied(request(tmp_path))
+    find(monkeypatch, WHOLE)
+    again = optimize_embodied(request(tmp_path, resume=True))
+    assert again.document["earlier_graph"] is None  # it is the same one
+    assert not list(tmp_path.glob("*earlier*"))
+    names = ("graph.json", "quotas.json")
+    first = {name: (tmp_path / name).read_bytes() for name in names}
+
+    find(monkeypatch, WHOLE[:1])
+    less = optimize_embodied(request(tmp_path, resume=True))
+    assert {name: (tmp_path / "earlier-1" / name).read_bytes() for name in names} == first
+    kept = GraphFile.read(tmp_path / "earlier-1" / "graph.json")
+    assert (kept.steps, GraphFile.read(tmp_path / "graph.json").steps) == (WHOLE, WHOLE[:1])
+    told = less.document["earlier_graph"]
+    assert (told["file"], told["steps"]) == ("earlier-1/graph.json", [str(one) for one in WHOLE])
+    said = less.summary.splitlines()[-1]
+    assert said.startswith(f"{tmp_path / 'earlier-1' / 'graph.json'}: the graph that an earlier session of ")
+    assert said.endswith("found was set aside for what this one found (2 steps)")
+
+    find(monkeypatch, WHOLE)  # which begins with the step that is there: nothing of it is lost
+    more = optimize_embodied(request(tmp_path, resume=True))
+    assert more.document["earlier_graph"] is None
+    assert [p.name for p in tmp_path.glob("*earlier*")] == ["earlier-1"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_has_all_of_an_earlier_graph_goes_on_from_it() -> None:
+    facts = {"config": {"workers": 2, "simulator_nice": 0}, "stream_priorities": {"rollout": -1}}
+    levers = {"levers": {"workers": 2}, "stream_priorities": {"rollout": -1}}
+    earlier = EarlierGraph(replace(graph_file(**levers), steps=WHOLE[:1]))
+    assert earlier.goes_on_in(graph_file(**facts))
+    assert earlier.goes_on_in(replace(graph_file(**facts), steps=WHOLE[:1]))
+    for other in (
+        replace(graph_file(**facts), steps=WHOLE[1:]),
+        replace(graph_file(**facts), steps=()),
+        replace(graph_file(**facts), native_hash="another program"),
+        graph_file(**facts | {"config": {"workers": 1}}),
+        graph_file(**facts | {"stream_priorities": {}}),
+    ):
+        assert not earlier.goes_on_in(other)
+
+
+def test_what_cannot_be_set_aside_leaves_nothing_half_written(tmp_path: Path) -> None:
+    (tmp_path / "earlier-1").mkdir()
+    earlier = EarlierGraph(graph_file(), contents={"graph.json": b"{}", "no/folder": b""})
+    with pytest.raises(OutputError, match="cannot be written"):
+        earlier.set_aside(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["earlier-1"]
+    whole = replace(earlier, contents={"graph.json": b"{}"})
+    assert [whole.set_aside(tmp_path).name for _ in range(2)] == ["earlier-2", "earlier-3"]
+    assert (tmp_path / "earlier-3" / "graph.json").read_bytes() == b"{}"
 
 
 ASKED = {"--rounds": 2, "--targets": 3, "--levers": "nice,workers=2", "--groups": "2", "--epsilon": 0.01}
@@ -94,7 +158,7 @@ def test_options_that_would_find_less_are_refused_before_anything_starts(
     levers = wanted_levers("workers=2,nice", {})
     going_on = replace(request(tmp_path, resume=True, levers=levers), **changed)
     if says is None:
-        earlier = EarlierGraph.read(tmp_path / "graph.json")
+        earlier = read(tmp_path)
         assert earlier is not None
         earlier.check(going_on, tmp_path)
         return
@@ -106,18 +170,22 @@ def test_options_that_would_find_less_are_refused_before_anything_starts(
     assert [p.name for p in tmp_path.iterdir()] == ["graph.json"]
 
 
+def read(folder: Path) -> EarlierGraph | None:
+    return EarlierGraph.read(folder / "graph.json", folder / "quotas.json")
+
+
 def test_what_is_no_earlier_graph(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
-    assert EarlierGraph.read(path) is None
+    assert read(tmp_path) is None
     path.write_text("{")
-    assert EarlierGraph.read(path) is None
+    assert read(tmp_path) is None
     tried = {"levers": {"workers": 1}, "kept": []}  # a value that a trial left as it was
     replace(graph_file(**tried), steps=()).write(path)
-    assert EarlierGraph.read(path) is None
+    assert read(tmp_path) is None
     replace(graph_file(levers={"workers": 2}), steps=()).write(path)  # of a version that did not say
-    earlier = EarlierGraph.read(path)
+    earlier = read(tmp_path)
     assert earlier is not None
-    assert str(earlier).endswith("(levers workers)")
+    assert earlier.line(stays=True).endswith("stays as it is (levers workers)")
     earlier.check(request(tmp_path, rounds=1), tmp_path)
 
 
