@@ -122,7 +122,8 @@ def _graph(result: Mapping[str, Any], _width: Any) -> Section:
     lead = "Steps from the native order to the one that is kept."
     if not result["by_hand"]:
         items: list[Item] = [Lines(steps) if steps else Unavailable("none: the native order is kept")]
-        return Section("The graph", lead, items)
+        earlier = tables.earlier_table(result)
+        return Section("The graph", lead, [*items, *([] if earlier is None else [earlier])])
     placed = result["orders"][BY_HAND]["placement"] or "not stored"
     missing = Unavailable(f"no graph by hand that is of this result lies beside it; its placement: {placed}")
     items = [Lines(steps) if steps else missing]

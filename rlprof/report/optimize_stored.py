@@ -185,7 +185,7 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     found["sm_activity"] = {"before": None, "after": None, **(found.get("sm_activity") or {})}
     for name in ("timelines", "over_time", "decisions", "levers", "batch_times", "interference", "quota"):
         found.setdefault(name, None)
-    for name in ("orders", "bound"):
+    for name in ("orders", "bound", "earlier_graph"):
         found.setdefault(name, None)
     found.setdefault("searched", True)
     found.setdefault("by_hand", False)

@@ -39,6 +39,23 @@ def gain_text(c: Mapping[str, Any]) -> str:
     return f"{duration(c['gain_s'])} ({sure}interval {duration(c['low_s'])} to {duration(c['high_s'])})"
 
 
+def earlier_table(result: Mapping[str, Any]) -> Table | None:
+    """The graph of an earlier session that stays in place of this one's, or was set aside; None: neither."""
+    earlier = result["earlier_graph"]
+    if earlier is None:
+        return None
+    file = str(earlier.get("file") or "graph.json")  # of a version that set none aside
+    stays = "it stays: what is shown here found less"
+    rows = (
+        ("file", f"{file}: {stays if file == 'graph.json' else 'set aside for what is shown here'}"),
+        ("found", str(earlier.get("date") or "not stored")),
+        ("steps", "; ".join(map(str, earlier["steps"])) or "none"),
+        ("levers", _listed(earlier.get("levers") or {}) or "none"),
+        ("quotas", _listed(earlier.get("quotas") or {}) or "none"),
+    )
+    return Table(("", ""), rows, "Graph of an earlier session")
+
+
 def gain_table(result: Mapping[str, Any]) -> Table | Unavailable:
     """Complete iterations: each round's comparison, and all rounds together."""
     compared = [(f"round {n}", r.get("validation")) for n, r in enumerate(result["rounds"], 1)]

@@ -187,6 +187,34 @@ def test_quotas_show_every_level_and_why_it_was_kept_or_dropped(result: dict[str
     assert "there is no GPU to divide" in repr(only.items[0])
 
 
+EARLIER = {
+    "file": "graph.json", "date": "2026-11-30T17:08:37+00:00",
+    "steps": ["split_spatial epoch", "interleave epoch"],
+    "levers": {"workers": 8}, "quotas": {"simulator": 40},
+}  # fmt: skip
+
+
+def test_a_graph_of_an_earlier_session_is_told_beside_what_was_found(result: dict[str, Any]) -> None:
+    assert "Graph of an earlier session" not in optimization_html(result | {"earlier_graph": None})
+    less = result | {"earlier_graph": EARLIER, "steps": [], "total": None}
+    nothing, stays = section(less, "graph").items
+    assert isinstance(nothing, Unavailable)
+    text = repr(stays)
+    assert re.search(r"^file +graph.json: it stays: what is shown here found less", text, re.MULTILINE)
+    assert re.search(r"^found +2026-11-30T17:08:37", text, re.MULTILINE)
+    assert re.search(r"^steps +split_spatial epoch; interleave epoch", text, re.MULTILINE)
+    assert re.search(r"^levers +workers=8", text, re.MULTILINE)
+    assert re.search(r"^quotas +simulator=40", text, re.MULTILINE)
+    aside = result | {"earlier_graph": EARLIER | {"file": "earlier-1/graph.json"}}
+    assert "earlier-1/graph.json: set aside for what is shown here" in optimization_html(aside)
+    # of a version that set none aside, and told no file
+    old = {"date": None, "steps": ["interleave epoch"], "levers": {}}
+    text = repr(section(result | {"earlier_graph": old}, "graph").items[1])
+    assert "graph.json: it stays" in text
+    assert re.search(r"^found +not stored", text, re.MULTILINE)
+    assert re.search(r"^levers +none", text, re.MULTILINE)
+
+
 def test_states_of_the_machine_are_told_by_kind_of_work(result: dict[str, Any]) -> None:
     graph = result["decisions"][0]["graph"]
     gpu = {"sm_clock_mhz": 1980.0, "slowed_by": "0x4"}
@@ -277,7 +305,7 @@ def spoilt(value: Any, kept: frozenset[str], key: str = "") -> Any:
 
 def test_hostile_names_break_nothing(result: dict[str, Any]) -> None:
     states = [{"graph": "g", "time_s": 1.0, "facts": {"gpu": {"slowed_by": "0x4"}}}]
-    full = result | {"quota": QUOTA, "iterations": states}
+    full = result | {"quota": QUOTA, "iterations": states, "earlier_graph": EARLIER}
     full["levers"] = [
         {
             "lever": "workers",

@@ -13,7 +13,7 @@ from rlprof.report.optimize_notebook import parameters, show, write_optimization
 from rlprof.report.optimize_sections import section, sections
 from rlprof.report.optimize_stored import read_result, whole
 from tests.conftest import ROOT, python_path
-from tests.report.test_optimize import result_of
+from tests.report.test_optimize import EARLIER, result_of
 
 STORED = ROOT / "benchmarks" / "results" / "optimize" / "cpu.json"
 
@@ -49,7 +49,7 @@ def test_it_runs_and_only_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     made, moved, at = tmp_path / "made", tmp_path / "moved", tmp_path / "at"
     at.mkdir()
     made.mkdir()
-    (made / "result.json").write_text(json.dumps(result_of(1)))
+    (made / "result.json").write_text(json.dumps(result_of(1) | {"earlier_graph": EARLIER}))
     write_optimization_notebook(made / "result.json", made / "report.ipynb")
     made.rename(moved)  # as a folder is that somebody copies: the result is beside the notebook
     (at / "result.json").write_bytes((moved / "result.json").read_bytes())
@@ -57,6 +57,7 @@ def test_it_runs_and_only_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = printed(done)
     assert "iterations until it is paid back" in text
     assert "split_spatial iteration/rollout/epoch groups=2" in text
+    assert "graph.json: it stays: what is shown here found less" in text
     assert sum("image/svg+xml" in kinds for kinds in mime_types(done)) == 6
     assert {p.name for p in moved.iterdir()} == {"result.json", "report.ipynb"}
     assert {p.name for p in at.iterdir()} == {"result.json", "report.ipynb"}
