@@ -250,13 +250,15 @@ class _Run:
 
         key = key_of(self.key(), "lever", lever.name, json.dumps(before), json.dumps(value))
         known = known_comparison(self.store.get(key), self.rule)
+        spent = f"the levers' budget of {round(self.budget_s or 0.0, 1):g} s is spent"
         if known is None and self.left_s == 0.0:
-            return row("not measured", f"the levers' budget of {round(self.budget_s or 0.0, 1):g} s is spent")
+            return row("not measured", spent)
         try:
             if known is not None:
                 result = known
             else:
-                if (why := self.unusable(lever, value)) is not None:
+                why = self.unusable(lever, value) or (spent if self.left_s == 0.0 else None)
+                if why is not None:
                     lever.use(before)
                     return row("not measured", why)
                 result = self.measured(lever, before, value)
@@ -264,14 +266,14 @@ class _Run:
                     self.store.put(key, "lever", result.to_dict())
             if not faster(result, self.rule, self.rule.least_gain_frac):
                 lever.use(before)
-                return row("dropped", _why(result, reused=known is not None), result)
+                return row("dropped", _why(result, self.rule, reused=known is not None), result)
             try:
                 lever.use(value)
             except RlprofError as error:  # it could be when this was measured
                 lever.use(before)
                 return row("not measured", error.what)
             lever.keep(value)
-            return row("kept", _why(result, reused=known is not None, kept=True), result)
+            return row("kept", _why(result, self.rule, reused=known is not None, kept=True), result)
         except KeyboardInterrupt:
             self.stopped = True
             lever.use(before)
@@ -303,8 +305,10 @@ class _Run:
         return replace(result, doubts=doubts(*states))
 
 
-def _why(result: PairedComparison, *, reused: bool, kept: bool = False) -> str:
+def _why(result: PairedComparison, rule: Rule, *, reused: bool, kept: bool = False) -> str:
     word: str = result.decision
-    if word == "unclear":  # with too few pairs for a decision those that there are decide
-        word = "every pair was won" if kept else "no gain that counts"
+    if word == "unclear" and not kept:  # another call makes again what the budget cut short
+        word = "no gain that counts" if exhausted(result, rule) else "not decided"
+    elif word == "unclear":  # with too few pairs for a decision those that there are decide
+        word = "every pair was won"
     return f"{word}, {result.reason}" + (AGAIN if reused else "")

@@ -240,6 +240,10 @@ class Search:
         settings = sorted(f"{name}={value}" for name, value in (*(drawn or ()), *selected.streams.items()))
         key = key_of(self.here.key, "in all", selected.graph.hash, settings)
         known = known_comparison(self.store.get(key), rule)
+        spent = self.request.options.budget_spent
+        if known is None and rule.budget_s == 0.0:
+            self.say(f"{spent}: rounds and levers of the graph together are not compared")
+            return replace(found, stopped=True, ended=spent)
         stopped = False
         try:
             if known is not None:
@@ -277,4 +281,6 @@ class Search:
             outcome="rounds and levers of the graph together",
             reused=known is not None,
         )
+        if not exhausted(total, rule):  # --resume makes it again
+            found = replace(found, stopped=True, ended=spent)
         return replace(found, total=total)

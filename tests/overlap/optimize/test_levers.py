@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -228,6 +229,23 @@ def test_the_budget_ends_it_and_what_is_left_over_says_so() -> None:
     )  # fmt: skip
     assert found.rows[-1].reason == "the levers' budget of 12 s is spent"
     assert not found.kept
+    # the first one was cut short, and its few pairs say nothing
+    assert found.rows[0].result is not None
+    assert re.fullmatch(r"not decided, the budget of \S+ s holds no more than . pairs", found.rows[0].reason)
+
+
+def test_the_budget_may_end_with_the_iteration_that_is_not_counted() -> None:
+    program = Program({"workers": 1}, {("workers", 2): 0.5})
+    store = Store()
+    found = measured(
+        program, Setting(program, "workers", (2,)), store=store,
+        budget_s=0.5, clock=lambda: float(len(program.ran)),
+    )  # fmt: skip
+    assert [(r.outcome, r.reason) for r in found.rows] == [
+        ("not measured", "the levers' budget of 0.5 s is spent")
+    ]
+    assert (program.at, len(program.ran)) == ({"workers": 1}, 1)
+    assert measured(program, Setting(program, "workers", (2,)), store=store).kept == {"workers": 2}
 
 
 def test_an_interrupt_leaves_what_was_kept_by_then() -> None:

@@ -19,6 +19,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlpr
 import torch
 
 from rlprof.analysis.batch_time import BatchTimes
+from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
 from rlprof.errors import UnreadableError
 from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
@@ -468,6 +469,22 @@ def test_an_interruption_of_the_last_comparison_loses_no_graph(
     assert (done.result.stopped, done.result.ended, done.result.total) == (True, "interrupted", None)
     assert kept_levers(out / "graph.json") == {"rendering": "egl-one", "shadows": True}
     assert (out / "checkpoint.pt").exists()
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_budget_may_end_the_last_comparison_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_pair(reference: Any, candidate: Any, rule: Rule, **_: Any) -> PairedComparison:
+        return measure_paired(reference, candidate, replace(rule, budget_s=0.0))
+
+    monkeypatch.setattr("rlprof.workloads.embodied.optimize_search.measure_paired", one_pair)
+    done = optimize_embodied(drawing(tmp_path / "optimisation"))
+    assert done.result.total is not None
+    assert len(done.result.total.pairs) == 1
+    budget_s = drawing(tmp_path).budget_s
+    assert (done.result.stopped, done.result.ended) == (True, f"the budget of {budget_s:g} s is spent")
+    assert not done.interrupted
 
 
 @pytest.mark.slow
