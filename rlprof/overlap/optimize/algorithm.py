@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlprof.analysis.trials import PairedComparison, Rule, measure_paired
+from rlprof.analysis.trials import PairedComparison, Rule
 from rlprof.errors import OutputError, RlprofError
 from rlprof.interrupts import interrupted
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.legality import check
 from rlprof.overlap.memory import beyond_memory
+from rlprof.overlap.optimize.budget import Budget, Spent
 from rlprof.overlap.optimize.combine import Combination, Item, combine
 from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import SEARCH
@@ -33,10 +34,6 @@ from rlprof.overlap.optimize.trials import Estimates, Seen, watch
 from rlprof.overlap.optimize.windows import Window, ranked, targets
 from rlprof.overlap.optimize.workload import Measurement, Profile, Trial, Workload
 from rlprof.taskgraph.errors import RestoreError
-
-
-class _Spent(Exception):
-    """The budget."""
 
 
 def optimize(
@@ -91,9 +88,9 @@ class _Run:
         store: Store,
         clock: Callable[[], float],
     ) -> None:
-        self.workload, self.options, self.log, self.store, self.clock = workload, options, log, store, clock
+        self.workload, self.options, self.log, self.store = workload, options, log, store
         self.told = Entries(log)
-        self.started = clock()
+        self.budget = Budget(options.budget_s, clock)
         self.native = self.graph = workload.native
         self.steps: tuple[Step, ...] = ()
         self.rounds: list[Round] = []
@@ -101,7 +98,6 @@ class _Run:
         self.known = Estimates()
         self.dropped: set[tuple[Step, ...]] = set()
         self._warm: Trial | None = None
-        self._cut = False  # the budget ended a comparison before it was decided: another call makes it again
         self._validation: PairedComparison | None = None  # the latest one of the round
         self._derived: dict[str, Known] = {}
 
@@ -120,9 +116,9 @@ class _Run:
         try:
             ended = self._rounds()
             total = self._total()
-            if self._cut:
+            if self.budget.cut:
                 ended, stopped = self.options.budget_spent, True
-        except _Spent:
+        except Spent:
             ended, stopped = self.options.budget_spent, True
         except KeyboardInterrupt:
             ended, stopped = "interrupted", True
@@ -178,13 +174,15 @@ class _Run:
             self._validation = None
             try:
                 accepted = self._accept(number, items)
-            except (_Spent, KeyboardInterrupt):
+            except (Spent, KeyboardInterrupt):
                 if self._validation is not None:  # of a combination that was not accepted
                     self.rounds.append(Round(profile, before, self.graph, self._validation))
                 raise
             self.rounds.append(Round(profile, before, self.graph, self._validation))
-            if not accepted and self._cut:  # what was cut short may pay: that nothing does cannot be told
-                raise _Spent
+            if (
+                not accepted and self.budget.cut
+            ):  # what was cut short may pay: that nothing does cannot be told
+                raise Spent
             if not accepted:
                 return f"round {number} found nothing that pays"
         return f"all {self.options.rounds} rounds are done"
@@ -196,7 +194,7 @@ class _Run:
         known = self.store.get(key)
         profile = None if known is None else Profile.from_dict(known)
         if profile is None or not profile.active:  # there may be a source of activity by now
-            self._check_budget()
+            self.budget.check()
             profile = self.workload.profile(self.graph)
             self._trained(self.graph.hash, profile.measurement)
             self.store.put(key, "profile", profile.to_dict())
@@ -264,14 +262,14 @@ class _Run:
         results: list[PairedComparison | None] = []
         if all(self._known(key, self.options.local) is not None for key in keys):
             return [take() for take in again]
-        self._check_budget()
+        self.budget.check()
         try:
             with self.workload.prepared(work, [self.graph, *(c.graph for c in kept)]) as trials:
                 for candidate, key, take, trial in zip(kept, keys, again, trials[1:], strict=True):
                     if (known := take()) is not None:
                         results.append(known)
                         continue
-                    self._check_budget()
+                    self.budget.check()
                     sides = Sides.beside(self.workload)
                     result = self._measure(number, window, candidate, trials[0], trial, sides)
                     results.append(result)
@@ -317,9 +315,9 @@ class _Run:
                     self._warm = reference
                     run(reference)
                 run(trial)
-                self._check_budget()
+                self.budget.check()
             return self._paired(lambda: run(reference), lambda: run(trial), self.options.local, sides)
-        except (RestoreError, OutputError, _Spent):
+        except (RestoreError, OutputError, Spent):
             raise
         except Exception as error:
             self.told.not_measured(number, window.node, candidate.name, error)
@@ -377,7 +375,7 @@ class _Run:
         known = self._known(key, rule)
         if known is not None:
             return known, True
-        self._check_budget()
+        self.budget.check()
         present = None if before is self.native else before
 
         def run(which: CallGraph | None) -> float:
@@ -394,18 +392,10 @@ class _Run:
         self.iterations.append((graph, measured))
         self.store.train(graph, measured)
 
-    # comparisons -------------------------------------------------------------------------------------------
-
     def _paired(
         self, reference: Callable[[], float], candidate: Callable[[], float], rule: Rule, sides: Sides
     ) -> PairedComparison:
-        """Measure in pairs, within what is left of the budget."""
-        ran = replace(rule, budget_s=self._left(rule.budget_s))
-        watched = sides.reference(reference), sides.candidate(candidate)
-        result = sides.judged(measure_paired(*watched, ran, clock=self.clock, watch=self.log.measuring))
-        if ran.budget_s != rule.budget_s and not exhausted(result, rule):
-            self._cut = True
-        return result
+        return self.budget.paired(reference, candidate, rule, sides, self.log.measuring)
 
     def _known(self, key: str, rule: Rule) -> PairedComparison | None:
         return known_comparison(self.store.get(key), rule)
@@ -414,16 +404,3 @@ class _Run:
         """Keep a comparison that ended by itself; one that the budget cut short is made again."""
         if exhausted(result, rule):
             self.store.put(key, kind, {**result.to_dict(), **told})
-
-    # budget ------------------------------------------------------------------------------------------------
-
-    def _left(self, own_s: float | None) -> float | None:
-        budget = self.options.budget_s
-        if budget is None:
-            return own_s
-        left = max(0.0, budget - (self.clock() - self.started))
-        return left if own_s is None else min(left, own_s)
-
-    def _check_budget(self) -> None:
-        if self.options.budget_s is not None and self.clock() - self.started >= self.options.budget_s:
-            raise _Spent
