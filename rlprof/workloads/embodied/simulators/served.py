@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import rlprof
+from rlprof.interrupts import kept_from_children
 from rlprof.workloads.embodied.contracts import Array, SimulatorSpec
 from rlprof.workloads.embodied.errors import SimulatorError
 from rlprof.workloads.embodied.simulators import block as blocks
@@ -63,14 +64,15 @@ class ServedProcess:
         self.words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         mine, other = socket.socketpair()
         try:
-            self.process = subprocess.Popen(
-                [python, "-m", module, str(other.fileno())],
-                pass_fds=[other.fileno(), *inherits],
-                stdin=subprocess.DEVNULL,
-                stdout=self.words,
-                stderr=self.words,
-                env=dict(environment),
-            )
+            with kept_from_children():
+                self.process = subprocess.Popen(
+                    [python, "-m", module, str(other.fileno())],
+                    pass_fds=[other.fileno(), *inherits],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self.words,
+                    stderr=self.words,
+                    env=dict(environment),
+                )
         except OSError as error:
             mine.close()
             self.words.close()
