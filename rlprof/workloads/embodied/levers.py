@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlprof.cores import usable_cores
 from rlprof.errors import UnreadableError
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Lever, Row, Value
@@ -324,7 +324,7 @@ class Workers(Exchanged):
             return Unavailable("all environments of mujoco_warp are in one process")
         if not config.workers:
             return Unavailable("the simulator is in this process")
-        tried = self._wanted or processes_to_try(config.envs, len(os.sched_getaffinity(0)))
+        tried = self._wanted or processes_to_try(config.envs, usable_cores())
         return tuple(n for n in tried if n != self.present and int(n or 0) <= config.envs)
 
     def changes(self, value: Value) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from rlprof.overlap.equality import equal_bits
 from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied import build, graph_driver
+from rlprof.workloads.embodied import build, graph_driver, overlap_levers
 from rlprof.workloads.embodied.build import make_simulator
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError, SimulatorError
@@ -35,7 +34,7 @@ from tests.workloads.embodied.test_optimize import WHOLE
 def test_turns_on_the_cores_are_tried_where_simulators_have_more_processes_than_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(overlap_levers, "usable_cores", lambda: 4)
 
     def beside(spares: int, cores: CoreTurns | None, **values: Any) -> Any:
         made = here(configure("tiny", **values), trainer=SimpleNamespace(env=SimpleNamespace(cores=cores)))
