@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from rlprof.expect import expect_seed
 from rlprof.workloads.embodied import presets
 from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.devices import check_devices
@@ -164,6 +165,7 @@ class Config:
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
+        expect_seed(self.seed, error=ConfigurationError)
         for name, value, known in (
             ("policy", self.policy, FAMILIES),
             ("simulator", self.simulator, SIMULATORS),

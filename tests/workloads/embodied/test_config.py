@@ -21,6 +21,8 @@ def test_sizes_that_fit() -> None:
     ("changed", "said"),
     [
         ({"micro_batch": 10}, "a global batch of 24 is no multiple of the micro batch 10"),
+        ({"seed": -1}, "the seed is negative"),
+        ({"seed": 2**64}, "the seed has 65 bits"),
         ({"micro_batch": 48}, "a global batch of 24 is no multiple of the micro batch 48"),
         ({"global_batch": 36}, r"48 samples \(envs x chunks x epochs\) do not make global batches of 36"),
         ({"minibatch_scope": "epoch", "global_batch": 48}, r"24 samples \(envs x chunks\) do not make"),
