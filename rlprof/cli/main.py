@@ -149,7 +149,10 @@ def _told(failure: BaseException) -> int:
             raise
         return _refused(error)
     except MemoryError:
-        return _fail("not enough memory. Next: use a machine with more, or cut the capture with --window", 2)
+        return _fail(
+            "not enough memory. Next: use a larger machine, a part of a capture (--window), fewer --envs",
+            2,
+        )
     except Exception as error:
         # usage errors of the argument parser: whichever click it is built on, they can format themselves
         if hasattr(error, "format_message"):

@@ -15,6 +15,7 @@ from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train
 from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
 from rlprof.workloads.embodied.simulators.core_turns import MOST_PLACES
 from rlprof.workloads.embodied.simulators.rewards import REWARDS
+from rlprof.workloads.embodied.value_types import check_value
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
@@ -166,6 +167,8 @@ class Config:
 
     def __post_init__(self) -> None:
         expect_seed(self.seed, error=ConfigurationError)
+        for name, value in vars(self).items():
+            check_value(Config, name, value)
         for name, value, known in (
             ("policy", self.policy, FAMILIES),
             ("simulator", self.simulator, SIMULATORS),

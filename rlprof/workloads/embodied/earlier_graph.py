@@ -12,6 +12,7 @@ from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.graph_facts import read_graph
 from rlprof.workloads.embodied.levers import Wanted
 from rlprof.workloads.embodied.optimize_search import Request
 
@@ -65,7 +66,7 @@ class EarlierGraph:
     def read(cls, path: Path) -> EarlierGraph | None:
         """Read it; None if there is none, it cannot be read, or it is the native order as it was."""
         try:
-            file = GraphFile.read(path)
+            file = read_graph(path)
         except RlprofError:
             return None
         made = cls(file)
@@ -88,7 +89,8 @@ class EarlierGraph:
         before, now = self.file.facts.get("asked") or {}, asked(request)
         for option, value in now.items():
             was = before.get(option, value)
-            if value != was and not (option in AT_LEAST and value > was):
+            more = option in AT_LEAST and type(was) is type(value) and value > was
+            if value != was and not more:
                 raise OutputError(
                     f"the graph that is there was found with {option} {was}, not {value}",
                     where=path,
