@@ -32,6 +32,7 @@ import nvtx
 
 import rlprof
 from rlprof.capture import recorder
+from rlprof.cores import usable_cores
 
 OFF_LIMIT_NS, ON_LIMIT_NS = 300, 3000
 
@@ -179,7 +180,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
             "nvtx": importlib.metadata.version("nvtx"),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "load_1_min": round(os.getloadavg()[0], 1),
             "uses_per_round": options.uses,
             "costs": [asdict(c) for c in costs],

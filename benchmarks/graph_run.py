@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.cores import usable_cores
 from rlprof.overlap.bindings import External, Ref, Slice, arguments
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.dependencies import dependencies
@@ -139,7 +140,7 @@ def main() -> None:
         }
     found = {
         "date": datetime.date.today().isoformat(),
-        "cpus": os.cpu_count(),
+        "cpus": usable_cores(),
         "python": platform.python_version(),
         "load_average": load,
         "calls": len(large),

@@ -22,6 +22,7 @@ import psutil
 import rlprof
 from rlprof.capture.options import Options
 from rlprof.capture.session import Session
+from rlprof.cores import usable_cores
 
 PROGRAM = """
 import sys, time, rlprof
@@ -70,7 +71,7 @@ def main() -> None:
             "command": f"python -m benchmarks.host_soak --seconds {options.seconds:g}",
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "python": platform.python_version(),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "seconds": wall_s,
             "sampler_cpu_share": cpu_s / wall_s,
             "samples": len(trace.table("activity")),

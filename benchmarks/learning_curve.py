@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlprof.cores import usable_cores
 from rlprof.workloads.embodied import metrics, runner
 from rlprof.workloads.embodied.config import configure
 
@@ -60,7 +60,7 @@ def main() -> None:
         "command": f"python -m benchmarks.learning_curve --work DIR --algorithm {options.algorithm}"
         f" --policy {options.policy} --seeds {options.seeds} --iterations {options.iterations}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, shared with other work",
+        "machine": f"{usable_cores()} cores, {platform.machine()}, shared with other work",
         "versions": {"torch": torch.__version__, "mujoco": mujoco.__version__},
         "configuration": {**configure("tiny", algorithm=options.algorithm).to_dict(), "seed": seeds},
         "success_frac_of_last_10": {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load import OthersLoad
+from rlprof.cores import usable_cores
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 
@@ -81,7 +81,7 @@ def main() -> None:
     busy = sorted(others)
     result: dict[str, Any] = {
         "machine": {
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "machine": platform.machine(),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
         },

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlprof.cores import usable_cores
 from rlprof.planning.algorithms import ppo
 from rlprof.planning.evaluate import Problem
 from rlprof.planning.hardware_file import cluster_named
@@ -149,7 +150,7 @@ def main() -> None:
         about = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
         }
         given.json.write_text(json.dumps({**about, **found}, indent=1) + "\n")
 

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlprof.cores import usable_cores
 from rlprof.planning.algorithms import ppo
 from rlprof.planning.baselines import concurrent_plan
 from rlprof.planning.candidates import directories
@@ -101,7 +102,7 @@ def main() -> None:
         about = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "rounds": ROUNDS,
             "load_average": load,
         }

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import platform
 import statistics
 import time
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlprof.cores import usable_cores
 from rlprof.planning.algorithms import ppo
 from rlprof.planning.evaluate import Problem
 from rlprof.planning.hardware_file import cluster_named
@@ -134,7 +134,7 @@ def main() -> None:
         about = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "paper": PAPER,
         }
         given.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")

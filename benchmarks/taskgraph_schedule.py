@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.cores import usable_cores
 from rlprof.taskgraph import (
     CellAccess,
     Edge,
@@ -216,7 +217,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "load_average_at_start": load,
             "schedule_target_s": SCHEDULE_TARGET_S,
             "dispatch_target_us": DISPATCH_TARGET_US,

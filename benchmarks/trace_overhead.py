@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from rlprof.cores import usable_cores
 from rlprof.overlap import Batch, ExecutionNode, LoopNode, State, reads, wrap
 
 OFF_LIMIT_NS, ON_LIMIT_NS = 2_000, 10_000
@@ -323,7 +324,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "load_1_min": load,
             "costs": [asdict(c) for c in costs],
         }

@@ -60,17 +60,28 @@ def is_folder(path: Path, *, why: str = "") -> bool:
     return stat.S_ISDIR(mode)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, *, most_bytes: int | None = None) -> bytes:
     """What a file holds.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    most_bytes : int, optional
+        A larger one is none of the kind that is wanted; by default any will do.
 
     Raises
     ------
     UnreadableError
-        If it is not there, is no regular file, or cannot be read.
+        If it is not there, is no regular file, is too large, or cannot be read.
     """
     if is_folder(path):
         raise UnreadableError("is a folder, a file is to be read", where=path, hint="give a file in it")
     try:
+        if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
+            raise UnreadableError(
+                f"is too large to be such a file ({size:,} bytes)", where=path, hint="check the path"
+            )
         return path.read_bytes()
     except OSError as error:
         raise unreadable(error, path) from error

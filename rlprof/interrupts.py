@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost."""
+"""Ctrl-C, and other signals that end a program, that are not lost and not taken for something else."""
 
 from __future__ import annotations
 
@@ -8,45 +8,76 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+#: Signals by which people, terminals and managers of jobs end a program, often its whole process group.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def kept_from_children() -> Iterator[None]:
+    """Keep `ENDING` from processes that are started in the block, until they call `leave_to_parent`.
+
+    One that ended by itself, while its parent ends for the same reason, would be taken for one that failed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # which they inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_to_parent() -> None:
+    """Ignore `ENDING` in this process, which its parent ends, or which ends with its parent."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
 
 @contextmanager
 def remembered() -> Iterator[Callable[[], None]]:
-    """Remember a Ctrl-C whose KeyboardInterrupt was swallowed, for loops of long steps.
+    """Remember a signal of `ENDING` whose exception was swallowed, for loops of long steps.
 
-    Python raises it wherever the main thread is; in a ``__del__`` or a callback of a library it is printed
-    and forgotten.
+    Python raises what its handler raises wherever the main thread is; in a ``__del__`` or a callback of a
+    library it is printed and forgotten.
 
     Yields
     ------
     callable
-        To be called between the steps: raises KeyboardInterrupt if there was a Ctrl-C.
+        To be called between the steps: raises KeyboardInterrupt if there was a Ctrl-C, and what the handler
+        raised if there was another one.
 
     Notes
     -----
-    Does nothing outside of the main thread, or where somebody else handles the signal.
+    Does nothing outside of the main thread, or where somebody else handles Ctrl-C. A handler of another
+    signal that raises nothing has not asked for an end.
     """
-    asked = False
+    asked: BaseException | None = None
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object]] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        asked = True
-        signal.default_int_handler(number, frame)
+        try:
+            before[signal.Signals(number)](number, frame)
+        except BaseException as error:
+            asked = error
+            raise
 
     def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
+        if asked is not None:
+            raise asked
 
-    ours = (
+    if (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, handle)
+    ):
+        for number in ENDING:
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, handle)
     try:
         yield check
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlprof.errors import UsageError
-from rlprof.expect import expect
+from rlprof.expect import MOST_SEED, expect, expect_seed
 from rlprof.text import counted, with_article
 
 
@@ -31,3 +31,19 @@ def test_another_type_is_told_with_what_to_give() -> None:
     expect(3, int, "the number", "give a number")
     with pytest.raises(UsageError, match=r"^the number is a str\. Next: give a number$"):
         expect("3", int, "the number", "give a number")
+
+
+def test_seeds_are_whole_numbers_of_64_bits() -> None:
+    for seed in (0, 7, MOST_SEED):
+        expect_seed(seed)
+    for seed, said in (
+        (-1, "the seed is negative"),
+        (MOST_SEED + 1, "the seed has 65 bits"),
+        (10**5000, "the seed has 16610 bits"),
+        (1.0, "the seed is a float"),
+        (True, "the seed is a bool"),
+        (None, "the seed is a NoneType"),
+    ):
+        with pytest.raises(UsageError) as told:
+            expect_seed(seed)
+        assert str(told.value) == f"{said}. Next: give a whole number from 0 to 2**64 - 1"

@@ -9,13 +9,13 @@ bound.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.solo import Use
+from rlprof.cores import usable_cores
 from rlprof.overlap.optimize.bound import Bound, Resource, Work, bound, sm_resource
 from rlprof.unavailable import Unavailable
 
@@ -164,7 +164,7 @@ def median_use(uses: Sequence[Use]) -> Use:
 
 def available_cores() -> int:
     """Cores that this process and its children may use."""
-    return len(os.sched_getaffinity(0))
+    return usable_cores()
 
 
 def call_times(workload: Any) -> list[Any]:

@@ -195,11 +195,13 @@ def clean_environment(scratch: Path, libraries: str = "") -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """GPU, driver, versions and date."""
+    from rlprof.cores import usable_cores
+
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": platform.python_version(),
         "kernel": platform.release().split("-")[0],
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
     }
     query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,compute_mode", "--format=csv,noheader"]
     with contextlib.suppress(OSError):

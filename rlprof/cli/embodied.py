@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlprof.cli.values import Seed
+
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.config import Config
 
@@ -97,7 +99,7 @@ def options(
     algorithm: Annotated[Algorithm, typer.Option(help="The algorithm.")] = Algorithm.PPO,
     schedule: Annotated[Schedule, typer.Option(help="What runs where and when.")] = Schedule.COLOCATED,
     preset: Annotated[Preset, typer.Option(help="tiny: learns on a CPU. exact: same bits.")] = Preset.TINY,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
+    seed: Seed = 0,
     envs: Annotated[int | None, _number("Environments.")] = None,
     rollout_epochs: Annotated[int | None, _number("Rollout epochs of an iteration.")] = None,
     chunks: Annotated[int | None, _number("Chunks of an epoch.")] = None,

@@ -7,10 +7,12 @@ import errno
 import os
 import signal
 import sys
+import time
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rlprof import __version__
 from rlprof.cli.analyze import analyze
@@ -30,9 +32,23 @@ from rlprof.text import clean
 
 EXIT_UNEXPECTED = 2
 EXIT_INTERRUPTED = 130
+#: `timeout` tells a process to end, and then its whole group: it is told twice within so many seconds.
+TOLD_TWICE_S = 1.0
+
+
+class _Verbs(TyperGroup):
+    """Tells an interruption from an exit code of a verb, where typer makes a code of both."""
+
+    def invoke(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super().invoke(*given, **named)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
 
 app = typer.Typer(
     name="rlprof",
+    cls=_Verbs,
     help="Where is the GPU idle during RL training, in which part of the program, and what may run there.",
     add_completion=False,
     no_args_is_help=True,
@@ -69,22 +85,57 @@ def _root(
 
 
 def run() -> None:
-    """Run the command line and exit: 0 done, 2 an error (one line on standard error), 130 interrupted."""
-    # a job that is ended must leave nothing half written either: let every `finally` run
+    """Run the command line and exit: 0 done, 2 an error (one line on standard error), 130 interrupted.
+
+    Ended by another signal it is 128 and the signal's number: 143 after SIGTERM, 129 after SIGHUP.
+    """
+    ending = _Ending()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # under nohup a hang-up is none of ours
-            signal.signal(number, lambda got, _: sys.exit(128 + got))
-    sys.exit(_run())
+            signal.signal(number, ending)
+    sys.exit(_run(ending))
 
 
-def _run() -> int:
-    debug = os.environ.get("RLPROF_DEBUG", "") not in ("", "0")
+class _Ending:
+    """Ends a job at a signal so that nothing is left half written: every `finally` runs.
+
+    Attributes
+    ----------
+    number : int or None
+        The first signal that came.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._at_s = float("-inf")
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self.number is None:
+            self.number = number
+        now_s = time.monotonic()
+        if now_s - self._at_s >= TOLD_TWICE_S:  # else it would interrupt what ends the job already
+            self._at_s = now_s
+            sys.exit(128 + self.number)
+
+
+def _run(ending: _Ending) -> int:
     try:
         _refuse_empty_paths(sys.argv[1:])
         code = app(standalone_mode=False)
         if sys.stdout is not None:  # the caller may have closed it
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except BaseException as error:
+        if ending.number is not None:  # whatever else failed on the way out
+            return _fail(f"interrupted by {signal.Signals(ending.number).name}", 128 + ending.number)
+        return _told(error)
+
+
+def _told(failure: BaseException) -> int:
+    """Tell what went wrong in one line; return the exit code."""
+    debug = os.environ.get("RLPROF_DEBUG", "") not in ("", "0")
+    try:
+        raise failure
     except RlprofError as error:
         if debug:
             raise
@@ -98,7 +149,10 @@ def _run() -> int:
             raise
         return _refused(error)
     except MemoryError:
-        return _fail("not enough memory. Next: use a machine with more, or cut the capture with --window", 2)
+        return _fail(
+            "not enough memory. Next: use a larger machine, a part of a capture (--window), fewer --envs",
+            2,
+        )
     except Exception as error:
         # usage errors of the argument parser: whichever click it is built on, they can format themselves
         if hasattr(error, "format_message"):

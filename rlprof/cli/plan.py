@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlprof.cli.values import Seed
 from rlprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def plan(
     most_loss: Annotated[
         float, typer.Option(metavar="FRACTION", help="Most throughput that efficiency gives up.")
     ] = 0.10,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of all random choices.")] = 0,
+    seed: Seed = 0,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes.", show_default="all cores")
     ] = None,

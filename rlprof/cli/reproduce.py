@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlprof.cli.values import Seed
+
 if TYPE_CHECKING:
     from rlprof.reproduce.session import Session
 
@@ -31,7 +33,6 @@ Repository = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="A checkout of rlprof.", show_default="the working folder, or rlprof's"),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of all random choices.")]
 FormatOption = Annotated[Format, typer.Option(help="What to print.")]
 
 

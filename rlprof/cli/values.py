@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+from typing import Annotated
+
+import typer
 
 from rlprof.errors import UsageError
+from rlprof.expect import expect_seed
 
 _UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([a-zµμ]*)\s*$")
 _ALLOWED = "a number with ns, us, ms, s or min, like 1ms"
+
+
+def _seed(value: int) -> int:
+    expect_seed(value, "--seed")
+    return value
+
+
+#: The option of every command that makes random choices.
+Seed = Annotated[int, typer.Option(metavar="N", callback=_seed, help="Of all random choices.")]
 
 
 def duration_ns(text: str, *, option: str, plain_unit: str | None = None, least_ns: int | None = None) -> int:

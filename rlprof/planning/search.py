@@ -15,6 +15,7 @@ from threading import Event, Thread, current_thread, main_thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from rlprof.cores import usable_cores
 from rlprof.errors import UsageError
 from rlprof.planning.algorithms import can_share, share_actor_critic
 from rlprof.planning.annealing import Found, Record
@@ -147,7 +148,7 @@ def search(
         )
     _compile(spaces[0], progress)
     began = monotonic()
-    cores = workers or len(os.sched_getaffinity(0))
+    cores = workers or usable_cores()
     parts = cores
     if options.evaluations is not None:
         parts = max(1, min(MOST_PARTS, options.evaluations // LEAST_PART))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlprof import __version__
+from rlprof.cores import usable_cores
 from rlprof.errors import UnreadableError
 from rlprof.reproduce.errors import RawTableError
 from rlprof.trace.output import atomic_path, output_error
@@ -88,8 +89,7 @@ def machine() -> dict[str, Any]:
             if line.startswith("model name"):
                 name = " ".join(line.partition(":")[2].split())
                 break
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"processor": name, "cores": cores}
+    return {"processor": name, "cores": usable_cores()}
 
 
 def versions() -> dict[str, str]:

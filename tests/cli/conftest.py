@@ -33,12 +33,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["rlprof", *map(str, arguments)])
-        handler = signal.getsignal(signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
         try:
             with pytest.raises(SystemExit) as ended:
                 main.run()
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         out, err = capfd.readouterr()
         return Result(int(ended.value.code or 0), out, err)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,36 @@ def test_ctrl_c_is_code_130_without_a_traceback(
     monkeypatch.setattr(analyze, "load", interrupt)
     result = cli("analyze", capture)
     assert result.code == 130
-    assert "Traceback" not in result.err
+    assert result.err == "rlprof: error: interrupted\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_fails_on_the_way_out_of_an_interruption_is_not_told_in_its_place(
+    cli: Cli, capture: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    cleaned = []
+
+    def ended(*arguments: object, **more: object) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # as `timeout` sends it: to the process, and to its group
+            cleaned.append(True)
+            raise RuntimeError("release unlocked lock")
+
+    monkeypatch.setattr(analyze, "load", ended)
+    result = cli("analyze", capture)
+    assert cleaned == [True]
+    assert result.code == code
+    assert result.err == f"rlprof: error: interrupted by {number.name}\n"
+
+
+def test_who_is_told_to_end_again_later_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = main._Ending()
+    for ends, at_s in ((True, 10.0), (False, 10.9), (True, 11.0), (False, 11.5)):
+        monkeypatch.setattr(main.time, "monotonic", lambda at_s=at_s: at_s)
+        with pytest.raises(SystemExit, match="143") if ends else nullcontext():
+            ending(signal.SIGTERM, None)
 
 
 def test_a_reader_that_went_away_is_quiet(capture: Path) -> None:

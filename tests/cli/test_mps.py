@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlprof.overlap.quota import mps_guardian
-from rlprof.overlap.quota.daemons import daemons
+from rlprof.overlap.quota.clients import Gpu
+from rlprof.overlap.quota.daemons import Daemon, daemons
 from tests.cli.conftest import Cli
 from tests.overlap.quota.conftest import fake_control, fake_driver, fake_mps
 
@@ -108,3 +109,45 @@ def test_without_a_gpu_it_says_what_is_missing(
     status = cli("mps", "status")
     assert status.code == 0
     assert "MPS cannot be used here: nvidia-cuda-mps-control is not installed" in status.out
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"folder": "ELSEWHERE"},
+        {"folder": 5},
+        {"mark": 5},
+        {"binary": None},
+        {"owner": "x"},
+        {"owner_ticks": [1]},
+        {"visible": 3},
+        {"gpu": []},
+        {"gpu": {"ordinal": 0}},
+        {"started": None},
+        {"further": 1},
+        None,
+    ],
+    ids=str,
+)
+def test_descriptions_that_are_none_are_passed_over_and_nothing_is_removed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object] | None
+) -> None:
+    monkeypatch.setenv("RLPROF_MPS_FOLDER", str(tmp_path / "mps"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    elsewhere, own = tmp_path / "elsewhere", tmp_path / "mps" / "one"
+    elsewhere.mkdir()
+    own.mkdir(parents=True)
+    gpu = Gpu(0, "Stand-in", "GPU-1", 10, 0, 12000)
+    whole = Daemon(gpu, own, "mark", "control", None, None, None, "2026-01-01").to_dict()
+    (own / "state.json").write_text(json.dumps(whole))
+    assert len(daemons()) == 1
+    if changed == {"folder": "ELSEWHERE"}:
+        changed = {"folder": str(elsewhere)}
+    text = "[" * 200_000 if changed is None else json.dumps({**whole, **changed})
+    (own / "state.json").write_text(text)
+    assert daemons() == []
+    stopped = cli("mps", "stop", "--force")
+    assert (stopped.code, stopped.err.count("\n")) == (2, 1)
+    assert "rlprof runs no MPS daemon" in stopped.err
+    assert cli("mps", "status").code == 0
+    assert elsewhere.is_dir()

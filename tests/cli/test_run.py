@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +82,52 @@ def test_iterations_are_told_as_they_end_where_there_is_no_terminal(tmp_path) ->
         )
     assert b"\r" not in errors
     assert b"\x1b" not in errors
+
+
+def command_of(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def test_a_group_of_processes_that_is_told_to_end_was_interrupted(tmp_path) -> None:
+    out = tmp_path / "run"
+    arguments = ["run", "embodied", *SMALL, "--workers", "2", "--schedule", "hybrid-pipe"]
+    arguments += ["--global-batch", "8", "--iterations", "1000000", "--out", str(out)]
+    driver = subprocess.Popen(
+        [sys.executable, "-c", "from rlprof.cli.main import run; run()", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert driver.stderr is not None
+        assert any(line.startswith("iteration") for line in driver.stderr)
+        tasks = Path(f"/proc/{driver.pid}/task").glob("*/children")
+        processes = [int(process) for task in tasks for process in task.read_text().split()]
+        served = [process for process in processes if b"simulators.serve" in command_of(process)]
+        assert len(served) == 2
+        for simulator in served:  # as a manager of jobs that goes through a job's processes
+            os.kill(simulator, signal.SIGTERM)
+        time.sleep(0.1)
+        os.kill(driver.pid, signal.SIGTERM)  # as `timeout`: its child, and then the whole group
+        os.killpg(driver.pid, signal.SIGTERM)
+        errors = driver.communicate(timeout=60)[1]
+    finally:
+        driver.kill()
+        driver.wait()
+    assert driver.returncode == 143, errors
+    assert errors.splitlines()[-1] == "rlprof: error: interrupted by SIGTERM"
+    assert "error" not in "".join(errors.splitlines()[:-1])
+    assert not [process for process in processes if Path(f"/proc/{process}").exists()]
+    config = json.loads((out / "config.json").read_text())
+    assert config["workers"] == 2
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == list(range(len(rows)))
+    assert rows
 
 
 @pytest.mark.parametrize(

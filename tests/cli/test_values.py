@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlprof.cli.main import app
 from rlprof.cli.values import anchor, duration_ns, fraction, window_ns
 from rlprof.errors import UsageError
+from tests.cli.conftest import Cli
 
 
 @pytest.mark.parametrize(
@@ -71,3 +77,37 @@ def test_a_fraction_lies_between_0_and_1(value: float) -> None:
     assert fraction(0.01, option="x") == 0.01
     with pytest.raises(UsageError):
         fraction(value, option="--tau-rel")
+
+
+def with_a_seed(command: Any, *names: str) -> Iterator[tuple[str, ...]]:
+    if any("--seed" in option.opts for option in command.params):
+        yield names
+    for name, verb in getattr(command, "commands", {}).items():
+        yield from with_a_seed(verb, *names, name)
+
+
+SEEDED = list(with_a_seed(typer.main.get_command(app)))
+
+
+def test_commands_that_make_random_choices_take_a_seed() -> None:
+    assert {("run", "embodied"), ("optimize", "embodied"), ("plan",), ("reproduce", "run")} <= set(SEEDED)
+
+
+@pytest.mark.parametrize("command", SEEDED, ids=" ".join)
+@pytest.mark.parametrize(
+    ("seed", "said"),
+    [
+        (-1, "--seed is negative. Next: give a whole number from 0 to 2**64 - 1\n"),
+        (2**64, "--seed has 65 bits. Next: give a whole number from 0 to 2**64 - 1\n"),
+        ("9" * 5000, "--seed"),
+        ("1.5", "--seed"),
+    ],
+    ids=["negative", "65 bits", "5000 digits", "fraction"],
+)
+def test_a_seed_that_is_none_is_refused_before_anything_else(
+    cli: Cli, command: tuple[str, ...], seed: object, said: str
+) -> None:
+    result = cli(*command, "--seed", seed)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+    assert result.err.count("\n") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from benchmarks.gpu.solo import (
 )
 from benchmarks.gpu.turns import ANEW, EAGER, NOT_AHEAD, NOT_COMPILED, NOT_NICE, ways_to_draw
 from benchmarks.rl_programs import make
+from rlprof.cores import usable_cores
 from rlprof.overlap.optimize import Options, optimize
 from rlprof.overlap.optimize.bound import Limit, Resource, bound
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
@@ -258,7 +258,7 @@ def test_cores_are_those_of_this_process_and_the_simulators() -> None:
     assert use.core_s == pytest.approx(expected, abs=1e-3)
     native = graph_of([Node("load", "env", mixes=True)], ())
     sound, assumed = Profiled(native, [], cores=available_cores()).resources(use)
-    assert sound["cores"] == Resource(use.core_s, len(os.sched_getaffinity(0)))
+    assert sound["cores"] == Resource(use.core_s, usable_cores())
     assert sound[SLICES] == assumed[IN_TURN] == Unavailable("there is no GPU")
 
 

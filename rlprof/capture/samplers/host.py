@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlprof.capture.samplers.base import Device, Losses, SamplerError, Samples, Source, check_period
+from rlprof.cores import limiting_group
 
 HOST = -1
 
@@ -81,59 +82,6 @@ def parse_stat(text: str, cores: frozenset[int]) -> Accounts:
             user, nice, system, rest, wait, irq, soft = (int(n) for n in numbers[:7])
             busy[core], idle[core] = user + nice + system + irq + soft, rest + wait
     return Accounts(busy, idle)
-
-
-@dataclass(frozen=True)
-class Group:
-    """A control group that limits processor time.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Where it is.
-    cores : float
-        How many cores' time it grants.
-    """
-
-    folder: Path
-    cores: float
-
-
-def limiting_group(root: Path, cores: int) -> Group | None:
-    """The control group (version 2) that grants the least time, if that is less than `cores` cores.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        Root of the file system.
-    cores : int
-        Cores that this process may run on.
-
-    Returns
-    -------
-    Group or None
-    """
-    mount = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return None
-    folder = mount / own.strip("/")
-    found: list[Group] = []
-    for place in (folder, *folder.parents):
-        if not place.is_relative_to(mount):
-            break
-        try:
-            quota, period = (place / "cpu.max").read_text().split()
-            if quota != "max" and (place / "cpu.stat").is_file():
-                found.append(Group(place, int(quota) / int(period)))
-        except (OSError, ValueError):
-            continue
-    least = min(found, key=lambda g: g.cores, default=None)
-    return least if least is not None and least.cores < cores else None
 
 
 class HostSampler:

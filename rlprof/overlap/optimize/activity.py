@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from rlprof.cores import granted_cores
 from rlprof.errors import RlprofError
 from rlprof.overlap.optimize.windows import Activity
 
@@ -64,7 +64,7 @@ class ProgramCores:
 
     def __init__(self, processes: Callable[[], Sequence[int]] = tuple, period_s: float = 0.02) -> None:
         self._processes, self._period_s = processes, period_s
-        self._cores = len(os.sched_getaffinity(0))
+        self._cores = granted_cores()
         self._looks: list[tuple[int, int]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlprof activity", daemon=True)
@@ -95,7 +95,7 @@ class ProgramCores:
         if not near.any():
             return None
         return Activity(
-            times[:-1][near], times[1:][near], share[near], f"the program's share of {self._cores} cores"
+            times[:-1][near], times[1:][near], share[near], f"the program's share of {self._cores:g} cores"
         )
 
     def close(self) -> None:

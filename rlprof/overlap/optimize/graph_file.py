@@ -18,6 +18,8 @@ from rlprof.overlap.legality import check
 from rlprof.overlap.optimize.steps import Step, derive
 
 FORMAT, VERSION = "rlprof graph", 1
+#: Far more than any graph or quotas take; a file of more is something else.
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -110,22 +112,20 @@ class GraphFile:
         """
         document = read_json(path, FORMAT, VERSION)
         try:
-            return cls(
-                str(document["region"]),
-                tuple(Step.from_dict(one) for one in document["steps"]),
-                str(document["native_hash"]),
-                str(document["graph_hash"]),
-                dict(document["facts"]),
-            )
+            region, native, graph = (document[name] for name in ("region", "native_hash", "graph_hash"))
+            facts, steps = document["facts"], tuple(Step.from_dict(one) for one in document["steps"])
         except (KeyError, TypeError) as error:
             raise UnreadableError("is no graph file", where=path, hint="optimise again") from error
+        if not (all(isinstance(text, str) for text in (region, native, graph)) and isinstance(facts, dict)):
+            raise UnreadableError("is no graph file", where=path, hint="optimise again")
+        return cls(region, steps, native, graph, facts)
 
 
 def read_json(path: Path, form: str, version: int) -> dict[str, Any]:
     """Read a document that `write_json` wrote with a hash; errors as of `GraphFile.read`."""
     try:
-        document = json.loads(read_bytes(path))
-    except ValueError as error:
+        document = json.loads(read_bytes(path, most_bytes=MOST_BYTES))
+    except (ValueError, RecursionError) as error:  # the latter of one that is nested without end
         raise UnreadableError(
             "is no JSON document", where=path, hint=f"give a file of form {form!r}"
         ) from error
@@ -133,7 +133,7 @@ def read_json(path: Path, form: str, version: int) -> dict[str, Any]:
         raise UnreadableError(f"is no {form} file", where=path, hint="give one that rlprof optimize wrote")
     if document.get("version") != version:
         raise UnreadableError(
-            f"is of version {document.get('version')}; this one reads {version}",
+            f"is of version {str(document.get('version'))[:20]}; this one reads {version}",
             where=path,
             hint="optimise again",
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlprof.analysis.machine_state import MachineState, doubts, side
 from rlprof.analysis.trials import PairedComparison
+from rlprof.cores import limiting_group
 from rlprof.unavailable import Unavailable
 
 #: Processes that this one has started are looked for again after so long, in seconds.
@@ -163,8 +164,6 @@ class Machine:
 
     def _limits(self) -> Path | None:
         """Accounts of the control group that grants this process less than its cores."""
-        from rlprof.capture.samplers.host import limiting_group
-
         found = limiting_group(self._root, len(self._cores))
         return None if found is None else found.folder / "cpu.stat"
 

@@ -115,7 +115,7 @@ def error_of(answer: Mapping[str, Any]) -> QuotaError | None:
     if "missing" in answer:
         return MpsAbsentError(
             f"there is no NVIDIA driver here ({answer['missing']})",
-            hint="use --mechanism cores without a GPU",
+            hint="rlprof quota --mechanism cores goes without a GPU",
         )
     if "failed" in answer:
         return ProbeError(f"the probe of the driver gave no answer: {answer['failed']}", hint="try again")
@@ -258,7 +258,7 @@ def read_cached(folder: Path, gpu: Gpu, step: int) -> ProbedLevels | None:
     try:
         found = ProbedLevels.from_dict(json.loads(_cached(folder, gpu, step).read_text()))
         found.levels  # noqa: B018 - raises if the file was damaged
-    except (OSError, ValueError, KeyError, TypeError, QuotaError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, QuotaError):
         return None
     return found
 

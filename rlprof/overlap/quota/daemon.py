@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rlprof.interrupts import kept_from_children
 from rlprof.overlap.quota import mps_guardian
 from rlprof.overlap.quota.clients import Gpu, choose_gpu, driver_error, list_gpus
 from rlprof.overlap.quota.daemons import (
@@ -177,9 +177,7 @@ def _start_guardian(daemon: Daemon) -> None:
     arguments = [*ids, daemon.binary, daemon.folder, daemon.mark]
     environment = dict(os.environ)
     environment.pop(mps_guardian.VARIABLE, None)
-    # it inherits this: what reaches it before it ignores them must not end it either
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, mps_guardian.DEAF_TO)
-    try:
+    with kept_from_children():  # what reaches it before it ignores them must not end it either
         subprocess.Popen(
             [sys.executable, "-I", "-S", mps_guardian.__file__, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
@@ -189,8 +187,6 @@ def _start_guardian(daemon: Daemon) -> None:
             env=environment,
             cwd="/",
         )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _bring_up(daemon: Daemon) -> None:

@@ -172,8 +172,19 @@ class Daemon:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Daemon:
-        """Read what `to_dict` wrote."""
-        return cls(**{**document, "gpu": Gpu(**document["gpu"]), "folder": Path(document["folder"])})
+        """Read what `to_dict` wrote.
+
+        Raises
+        ------
+        TypeError
+            If it is another document.
+        """
+        made = cls(**{**document, "gpu": Gpu(**document["gpu"]), "folder": Path(document["folder"])})
+        texts = (made.mark, made.binary, made.started, made.gpu.name, made.gpu.uuid, made.visible or "")
+        numbers = (made.owner or 0, made.owner_ticks or 0, made.gpu.ordinal, made.gpu.sm_count)
+        if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in numbers):
+            raise TypeError("no daemon")
+        return made
 
 
 def _numbers(text: str) -> list[int]:
@@ -192,7 +203,7 @@ def find_binary() -> str:
     if found is None:
         raise MpsAbsentError(
             f"{BINARY} is not installed (looked on the PATH)",
-            hint="it comes with the NVIDIA driver (compute utilities); without it, use --mechanism cores",
+            hint="it comes with the NVIDIA driver ; rlprof quota --mechanism cores goes without it",
         )
     return found
 
@@ -204,8 +215,11 @@ def daemons(folder: Path | None = None) -> list[Daemon]:
     if not is_own(folder):  # what somebody else wrote is not believed
         return found
     for path in sorted(folder.glob(f"*/{STATE}")):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # removed or half written
-            found.append(Daemon.from_dict(json.loads(path.read_text())))
+        # removed, half written, or of somebody else
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            daemon = Daemon.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            if daemon.folder.absolute() == path.parent.absolute():  # which is removed when it is ended
+                found.append(daemon)
     return found
 
 

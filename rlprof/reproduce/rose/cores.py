@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -36,6 +35,7 @@ def search_here() -> dict[str, Any]:
         If a branch does not run.
     """
     from rlprof.analysis.trials import Rule
+    from rlprof.cores import usable_cores
     from rlprof.overlap.quota.branches import Branch
     from rlprof.overlap.quota.mechanism import processor
     from rlprof.overlap.quota.report import tuning_document
@@ -56,5 +56,5 @@ def search_here() -> dict[str, Any]:
     document["branches"] = {  # where Python lies is of no interest
         name: text.replace(sys.executable, "python", 1) for name, text in document["branches"].items()
     }
-    machine = {"date": now()[:10], "cores": len(os.sched_getaffinity(0)), "python": versions()["python"]}
+    machine = {"date": now()[:10], "cores": usable_cores(), "python": versions()["python"]}
     return {"command": "rlprof quota --mechanism cores", "machine": machine, **document}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import rlprof
+from rlprof.cores import usable_cores
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import need
 from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, PRIORITY
@@ -74,7 +75,7 @@ def hardware(config: Config) -> dict[str, Any]:
     found: dict[str, Any] = {
         "machine": platform.machine(),
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "device": config.device,

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from rlprof.expect import expect_seed
 from rlprof.workloads.embodied import presets
 from rlprof.workloads.embodied.algorithms import ALGORITHMS
 from rlprof.workloads.embodied.devices import check_devices
@@ -14,6 +15,7 @@ from rlprof.workloads.embodied.policies.sizes import FAMILIES, PolicySize, Train
 from rlprof.workloads.embodied.schedules import StageSchedule, schedule_named
 from rlprof.workloads.embodied.simulators.core_turns import MOST_PLACES
 from rlprof.workloads.embodied.simulators.rewards import REWARDS
+from rlprof.workloads.embodied.value_types import check_value
 
 SIMULATORS = ("mujoco_arm", "mujoco_warp", "libero")
 SCHEDULES = ("colocated", "colocated-pipe", "hybrid", "hybrid-pipe", "async")
@@ -164,6 +166,9 @@ class Config:
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
+        expect_seed(self.seed, error=ConfigurationError)
+        for name, value in vars(self).items():
+            check_value(Config, name, value)
         for name, value, known in (
             ("policy", self.policy, FAMILIES),
             ("simulator", self.simulator, SIMULATORS),

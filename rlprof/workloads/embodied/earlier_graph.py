@@ -17,6 +17,7 @@ from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.unavailable import Unavailable
+from rlprof.workloads.embodied.graph_facts import read_graph
 from rlprof.workloads.embodied.levers import Wanted
 from rlprof.workloads.embodied.optimize_search import Request
 from rlprof.workloads.embodied.quota_file import QuotaFile
@@ -77,7 +78,7 @@ class EarlierGraph:
     def read(cls, path: Path, quotas: Path) -> EarlierGraph | None:
         """Read it; None if there is none, it cannot be read, or it is the native order as it was."""
         try:
-            file, contents = GraphFile.read(path), {path.name: read_bytes(path)}
+            file, contents = read_graph(path), {path.name: read_bytes(path)}
         except RlprofError:
             return None
         shares: Mapping[str, int] = {}
@@ -103,7 +104,8 @@ class EarlierGraph:
         before, now = self.file.facts.get("asked") or {}, asked(request)
         for option, value in now.items():
             was = before.get(option, value)
-            if value != was and not (option in AT_LEAST and value > was):
+            more = option in AT_LEAST and type(was) is type(value) and value > was
+            if value != was and not more:
                 raise OutputError(
                     f"the graph that is there was found with {option} {was}, not {value}",
                     where=path,

@@ -9,6 +9,7 @@ from typing import Any
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.graph_facts import check_facts
 from rlprof.workloads.embodied.levers import check_levers
 
 #: What decides which calls an iteration has; the rest changes their work, not their number and order.
@@ -46,10 +47,13 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
 
     Raises
     ------
+    UnreadableError
+        If the file says what no optimisation does.
     ConfigurationError
         If the schedule is none that is wrapped as nodes or has switches of its own, rollouts have a process
         of their own, the graph was selected with other levers, or for an iteration of other calls.
     """
+    check_facts(graph, path)
     if config.schedule != "colocated":
         raise ConfigurationError(
             f"a graph runs in place of the schedule colocated, not of {config.schedule}",
@@ -68,9 +72,9 @@ def check_graph(config: Config, graph: GraphFile, path: Path | None = None) -> N
         )
     check_levers(config, graph.facts.get("levers") or {})
     selected = graph.facts.get("config")
-    if not isinstance(selected, Mapping):
+    if selected is None:
         return
-    changed = differences(selected, config, spares=int(graph.facts.get("spares") or 0))
+    changed = differences(selected, config, spares=graph.facts.get("spares") or 0)
     if changed:
         options = " ".join(
             given_by(name, wanted) for name, (wanted, _) in changed.items() if name != "preset"

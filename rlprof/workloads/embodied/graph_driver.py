@@ -191,7 +191,7 @@ class GraphFileDriver(LoopDriver):
         self._stack = ExitStack()
         try:
             spares: list[Simulator] = []
-            for _ in range(int(graph.facts.get("spares", 0))):
+            for _ in range(graph.facts.get("spares") or 0):
                 spares.append(make_simulator(config, trainer.env.cores))
                 self._stack.callback(spares[-1].close)
             if config.reset_ahead:

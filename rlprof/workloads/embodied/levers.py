@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlprof.cores import usable_cores
 from rlprof.errors import UnreadableError
-from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Lever, Row, Value
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.graph_facts import read_graph
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.simulators.core_turns import MOST_PLACES
+from rlprof.workloads.embodied.value_types import check_value, shown
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.optimize import Embodied
@@ -154,10 +155,17 @@ def kept_levers(*files: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in files:
         if path is not None:
-            facts = GraphFile.read(path).facts
+            facts = read_graph(path).facts
             levers = {**(facts.get("chosen") or {}), **(facts.get("levers") or {})}
             if unknown := sorted(set(levers) - set(LEVER_FIELDS)):
-                raise UnreadableError(f"has a lever {unknown[0]!r}", where=path, hint="optimise again")
+                raise UnreadableError(f"has a lever {shown(unknown[0])}", where=path, hint="optimise again")
+            for name, value in levers.items():
+                try:
+                    check_value(Config, name, value)
+                except ConfigurationError as error:
+                    raise UnreadableError(
+                        f"has a lever of which {error.what}", where=path, hint="optimise again"
+                    ) from error
             found |= levers
     return found
 
@@ -324,7 +332,7 @@ class Workers(Exchanged):
             return Unavailable("all environments of mujoco_warp are in one process")
         if not config.workers:
             return Unavailable("the simulator is in this process")
-        tried = self._wanted or processes_to_try(config.envs, len(os.sched_getaffinity(0)))
+        tried = self._wanted or processes_to_try(config.envs, usable_cores())
         return tuple(n for n in tried if n != self.present and int(n or 0) <= config.envs)
 
     def changes(self, value: Value) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlprof.cores import usable_cores
 from rlprof.overlap.optimize.levers import Lever, Value
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.levers import Exchanged, Rendering, Wanted
@@ -174,7 +175,7 @@ class CoreLimit:
             return self._wanted
         if self._turns is None:
             return Unavailable("no processes of the simulator do physics on the cores")
-        config, cores = self._here.config, len(os.sched_getaffinity(0))
+        config, cores = self._here.config, usable_cores()
         processes = min(max(config.workers, 1), config.envs) * (1 + len(self._here.simulator.beside))
         if not self._wanted and processes <= cores:
             return Unavailable(f"the {processes} processes of all simulators have a core each, of {cores}")

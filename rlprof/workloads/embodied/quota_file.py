@@ -10,6 +10,7 @@ from typing import Any
 from rlprof.errors import UnreadableError
 from rlprof.overlap.optimize.graph_file import read_json, with_hash, write_json
 from rlprof.workloads.embodied.config import Config
+from rlprof.workloads.embodied.value_types import shown
 
 FORMAT, VERSION = "rlprof quotas", 1
 #: Values of `Config` by component.
@@ -55,17 +56,21 @@ class QuotaFile:
             If it is missing, damaged, of another version, or names what has no share.
         """
         document = read_json(path, FORMAT, VERSION)
-        try:
-            quotas = {str(k): int(v) for k, v in document["quotas"].items()}
-            made = cls(quotas, str(document["reason"]), dict(document["facts"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnreadableError("is no file of quotas", where=path, hint="optimise again") from error
-        for name in quotas:
+        quotas, reason, facts = (document.get(name) for name in ("quotas", "reason", "facts"))
+        if not (isinstance(quotas, dict) and isinstance(reason, str) and isinstance(facts, dict)):
+            raise UnreadableError("is no file of quotas", where=path, hint="optimise again")
+        for name, percent in quotas.items():
             if name not in _FIELDS:
                 raise UnreadableError(
-                    f"has a share for {name!r}", where=path, hint=f"known are {', '.join(_FIELDS)}"
+                    f"has a share for {shown(name)}", where=path, hint=f"known are {', '.join(_FIELDS)}"
                 )
-        return made
+            if type(percent) is not int or not 1 <= percent <= 100:
+                raise UnreadableError(
+                    f"has a share of {shown(percent)} % for {name}",
+                    where=path,
+                    hint="a share is a whole number from 1 to 100: optimise again",
+                )
+        return cls(quotas, reason, facts)
 
     def apply(self, config: Config) -> Config:
         """Return the configuration with these shares.

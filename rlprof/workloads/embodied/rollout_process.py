@@ -45,7 +45,7 @@ from rlprof.workloads.embodied.rollout_serve import (
     put,
     take,
 )
-from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
+from rlprof.workloads.embodied.simulators.served import STOPPED, ServedProcess, is_stopped, surroundings
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.actor import Actor
@@ -303,9 +303,12 @@ class RolloutProcess:
         try:
             there = connection.poll(limit_s)
             if not there:
+                process = self._process.process.pid
+                stopped = is_stopped(process)
+                why = f": it was stopped (process {process})" if stopped else ""
                 error: RolloutError = RolloutTimeoutError(
-                    f"the rollout's process did not answer to {call} within {limit_s:g} s and was ended",
-                    hint="raise timeout_s",
+                    f"the rollout's process did not answer to {call} within {limit_s:g} s and was ended{why}",
+                    hint=STOPPED if stopped else "raise timeout_s",
                 )
                 self._fail(error)
                 raise error

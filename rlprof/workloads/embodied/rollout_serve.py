@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -17,6 +16,7 @@ from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlprof.interrupts import leave_to_parent
 from rlprof.workloads.embodied.contracts import (
     NUMBERS,
     Array,
@@ -187,7 +187,7 @@ def _digest(tensor: Any) -> Any:
 
 def main(descriptor: int) -> None:
     """Serve until told to end, or the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
+    leave_to_parent()  # the driver decides, also where the whole group is told to end
     threading.Thread(target=end_with, args=(os.getppid(), driver_of(descriptor)), daemon=True).start()
     connection = Connection(descriptor)
     try:

@@ -17,9 +17,9 @@ from rlprof.capture.samplers.host import (
     Accounts,
     HostSampler,
     busy_share,
-    limiting_group,
     parse_stat,
 )
+from rlprof.cores import limiting_group
 from rlprof.errors import UsageError
 
 CORES = sorted(os.sched_getaffinity(0))

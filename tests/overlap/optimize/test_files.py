@@ -11,7 +11,7 @@ from benchmarks.rl_programs import make
 from rlprof.errors import OutputError, UnreadableError, UsageError
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.optimize import optimize
-from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.overlap.optimize.graph_file import MOST_BYTES, GraphFile, with_hash
 from rlprof.overlap.optimize.log import lines
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
@@ -134,6 +134,9 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     [
         ("{", "is no JSON"),
         ("[]", "is no rlprof graph"),
+        ("[" * 200_000, "is no JSON"),
+        ('{"a":' * 200_000, "is no JSON"),
+        ('{"format": "rlprof graph", "version": "' + "9" * 5000 + '"}', "of version 9{20}; this"),
         ('{"format": "rlprof graph", "version": 9}', "of version 9"),
     ],
 )
@@ -144,6 +147,28 @@ def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> Non
         GraphFile.read(path)
     with pytest.raises(UnreadableError, match="no such file"):
         GraphFile.read(tmp_path / "none.json")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(UnreadableError, match="is too large to be such a file"):
+        GraphFile.read(path)
+
+
+@pytest.mark.parametrize("name", ["region", "native_hash", "graph_hash", "facts", "steps"])
+@pytest.mark.parametrize("value", [None, 5, "x", ["ab"], [["a", 1]], [[]]])
+def test_a_whole_file_with_values_of_another_type_is_none(tmp_path: Path, name: str, value: object) -> None:
+    if name in ("region", "native_hash", "graph_hash") and value == "x":
+        return
+    document = GraphFile("iteration", (), "native", "graph").to_dict()
+    del document["hash"]
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(with_hash({**document, name: value})))
+    with pytest.raises((UnreadableError, UsageError)) as told:
+        GraphFile.read(path)
+    assert "Next: " in str(told.value) or name == "steps"
 
 
 def test_a_step_that_is_none_in_a_whole_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +14,18 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlpr
 
 import torch
 
+from rlprof import cores
 from rlprof.overlap.equality import equal_bits
-from rlprof.overlap.optimize import derive
+from rlprof.overlap.optimize import activity, derive
 from rlprof.overlap.optimize.graph_file import GraphFile
+from rlprof.reproduce.raw import machine
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied import build, graph_driver
+from rlprof.workloads.embodied import build, graph_driver, overlap_levers
 from rlprof.workloads.embodied.build import make_simulator
+from rlprof.workloads.embodied.conditions import hardware
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import ConfigurationError, SimulatorError
-from rlprof.workloads.embodied.levers import kept_levers, wanted_levers
+from rlprof.workloads.embodied.levers import Workers, kept_levers, wanted_levers
 from rlprof.workloads.embodied.optimize import embodied
 from rlprof.workloads.embodied.overlap_levers import CoreLimit
 from rlprof.workloads.embodied.runner import run
@@ -35,7 +38,7 @@ from tests.workloads.embodied.test_optimize import WHOLE
 def test_turns_on_the_cores_are_tried_where_simulators_have_more_processes_than_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(overlap_levers, "usable_cores", lambda: 4)
 
     def beside(spares: int, cores: CoreTurns | None, **values: Any) -> Any:
         made = here(configure("tiny", **values), trainer=SimpleNamespace(env=SimpleNamespace(cores=cores)))
@@ -59,6 +62,23 @@ def test_turns_on_the_cores_are_tried_where_simulators_have_more_processes_than_
         for name in ("core-turns", "nice"):
             with pytest.raises(ConfigurationError, match=f"{name}={wrong[:20]}"):
                 wanted_levers(f"{name}={wrong}", {})
+
+
+def test_a_quota_of_the_container_counts_wherever_cores_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cores, activity):
+        monkeypatch.setattr(module, "granted_cores", lambda *_: 1.5)
+    assert hardware(configure("tiny"))["cores"] == machine()["cores"] == 2
+    assert Workers(here(configure("tiny", workers=3))).others() == (1, 2)
+    made = here(configure("tiny", workers=3), trainer=SimpleNamespace(env=SimpleNamespace(cores=CoreTurns())))
+    made.simulator = SimpleNamespace(beside=[None])
+    assert CoreLimit(made).others() == (2,)
+    program = activity.ProgramCores(period_s=0.001)
+    try:
+        found = program.between(time.monotonic_ns(), time.monotonic_ns() + 1_000_000)
+    finally:
+        program.close()
+    assert found is not None
+    assert found.source == "the program's share of 1.5 cores"
 
 
 def test_processes_take_turns_on_the_cores_with_the_same_bits(tmp_path: Path) -> None:

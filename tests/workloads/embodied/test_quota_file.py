@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from rlprof.errors import UnreadableError
+from rlprof.overlap.optimize.graph_file import with_hash
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.quota_file import QuotaFile
+
+WHOLE = {"format": "rlprof quotas", "version": 1, "quotas": {}, "reason": "", "facts": {}}
 
 
 def test_shares_reach_the_configuration(tmp_path: Path) -> None:
@@ -33,6 +37,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     QuotaFile({"kitchen": 50}).write(path)
     with pytest.raises(UnreadableError, match="a share for 'kitchen'"):
         QuotaFile.read(path)
+    for share in (0, 101, -1, 10**30, 40.5, float("inf"), float("nan"), True, "40", None, [40]):
+        path.write_text(json.dumps(with_hash({**WHOLE, "quotas": {"simulator": share}})))
+        with pytest.raises(UnreadableError, match=r"quotas.json: has a share of .* % for simulator"):
+            QuotaFile.read(path)
+    for name, value in product(("quotas", "reason", "facts"), (None, 5, [["a", 1]])):
+        path.write_text(json.dumps(with_hash({**WHOLE, name: value})))
+        with pytest.raises(UnreadableError, match=r"quotas.json: is no file of quotas"):
+            QuotaFile.read(path)
     QuotaFile({"simulator": 75}).write(path)
     document = json.loads(path.read_text())
     document["quotas"]["simulator"] = 80

@@ -114,7 +114,7 @@ def test_a_process_that_hangs_or_dies_is_an_error_that_says_how(own: Trainer) ->
     own.rollout.timeout_s = 0.5
     os.kill(own.rollout.process_id, signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(RolloutTimeoutError, match="did not answer to take_weights within"):
+    with pytest.raises(RolloutTimeoutError, match=r"take_weights within .* it was stopped \(process"):
         own.rollout.sync_model_from_actor(own.actor)
     assert time.monotonic() - began < 40
     assert gone(own.rollout.process_id)

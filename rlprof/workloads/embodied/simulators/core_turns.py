@@ -23,6 +23,8 @@ from typing import Any
 MOST_PLACES = 1_000_000
 #: The number of places lies before the bytes that are locked.
 _NUMBER = struct.Struct("=q")
+#: The kernel's ``struct flock``: kind, whence, start, length, process.
+_LOCK = struct.Struct("hhqqi4x")
 
 
 class CoreTurns:
@@ -54,6 +56,20 @@ class CoreTurns:
         if not 0 <= number <= MOST_PLACES:
             raise ValueError(f"{number} places")
         os.pwrite(self.descriptor, _NUMBER.pack(number), 0)
+
+    def holder(self, number: int) -> int | None:
+        """Id of the process that has a place; None: nobody, or this process.
+
+        Parameters
+        ----------
+        number : int
+            Of a process whose place it is, among those of its simulator.
+        """
+        if not (places := self.places):
+            return None
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _NUMBER.size + number % places, 1, 0)
+        kind, *_, process = _LOCK.unpack(fcntl.fcntl(self.descriptor, fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else process
 
 
 def take_turns(simulator: Any, descriptor: int, number: int) -> None:

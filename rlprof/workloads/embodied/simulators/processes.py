@@ -41,7 +41,7 @@ from rlprof.workloads.embodied.errors import (
 )
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
-from rlprof.workloads.embodied.simulators.served import ServedProcess, surroundings
+from rlprof.workloads.embodied.simulators.served import STOPPED, ServedProcess, is_stopped, surroundings
 
 #: Of a step's answer.
 _REWARD = ("rewards", "dones", "success")
@@ -316,12 +316,7 @@ class SimulatorProcesses:
         while waiting:
             ready = wait(list(waiting), max(0.0, until - time.monotonic()))
             if not ready:
-                slow = next(iter(waiting.values()))
-                failure: SimulatorError = SimulatorTimeoutError(
-                    f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended",
-                    hint="raise timeout_s, or use fewer environments in a process"
-                    + (f", or more than {counted(n, 'place')} on the cores" if (n := self._places) else ""),
-                )
+                failure: SimulatorError = self._late(list(waiting.values()), call, limit_s)
                 self._fail(failure)
                 raise failure
             for connection in ready:
@@ -346,10 +341,21 @@ class SimulatorProcesses:
                 raise kind(f"{self._name(process)}: {answer['what']}", hint=answer["hint"])
         return answers
 
-    @property
-    def _places(self) -> int:
-        """How many processes of all simulators compute at a time; 0: all."""
-        return 0 if self._cores is None else self._cores.places
+    def _late(self, late: Sequence[ServedProcess], call: str, limit_s: float) -> SimulatorTimeoutError:
+        """What is wrong with processes that have not answered in time, before they are ended."""
+        slow = next((p for p in late if is_stopped(p.process.pid)), late[0])
+        what = f"{self._name(slow)} did not answer to {call} within {limit_s:g} s and was ended"
+        if is_stopped(slow.process.pid):
+            return SimulatorTimeoutError(f"{what}: it was stopped (process {slow.process.pid})", hint=STOPPED)
+        holders = [] if self._cores is None else [self._cores.holder(p.number) for p in late]
+        for holder in holders:
+            if holder is not None and is_stopped(holder):
+                why = f"process {holder}, which has its place on the cores, is stopped"
+                return SimulatorTimeoutError(f"{what}: {why}", hint=STOPPED)
+        hint = "raise timeout_s, or use fewer environments in a process"
+        if self._cores is not None and self._cores.places:
+            hint += f", or more than {counted(self._cores.places, 'place')} on the cores"
+        return SimulatorTimeoutError(what, hint=hint)
 
     def _name(self, process: ServedProcess) -> str:
         mine = np.flatnonzero(self._worker_of == process.number)

@@ -11,7 +11,6 @@ import importlib
 import io
 import json
 import os
-import signal
 import socket
 import struct
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from rlprof.errors import RlprofError
+from rlprof.interrupts import leave_to_parent
 from rlprof.workloads.embodied.contracts import Array, GlobalStep, Observation
 from rlprof.workloads.embodied.simulators import block as blocks
 from rlprof.workloads.embodied.simulators.core_turns import take_turns
@@ -34,7 +34,7 @@ from rlprof.workloads.embodied.simulators.core_turns import take_turns
 
 def main(descriptor: int) -> None:
     """Serve until told to end, or the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides, also when a person presses Ctrl-C
+    leave_to_parent()  # the driver decides, also where the whole group is told to end
     threading.Thread(target=end_with, args=(os.getppid(), driver_of(descriptor)), daemon=True).start()
     connection = Connection(descriptor)
     try:

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import rlprof
+from rlprof.interrupts import kept_from_children
 from rlprof.workloads.embodied.contracts import Array, SimulatorSpec
 from rlprof.workloads.embodied.errors import SimulatorError
 from rlprof.workloads.embodied.simulators import block as blocks
 
+#: What to do about a process that was stopped for longer than its time limit.
+STOPPED = "look for what stops it (a debugger, a job that is suspended, kill -STOP), or raise timeout_s"
 #: Longest time to wait for a process that was killed, in seconds.
 _END_S = 20.0
 #: Longest time for ending of one that has closed its connection, as one does just before it has ended.
@@ -31,6 +34,15 @@ def surroundings(more: Mapping[str, str] | None = None) -> dict[str, str]:
     source = str(Path(rlprof.__file__).resolve().parent.parent)
     path = os.pathsep.join(p for p in (source, os.environ.get("PYTHONPATH", "")) if p)
     return {**os.environ, **(more or {}), "PYTHONPATH": path}
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP, a debugger or a job that was suspended."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in (b"T", b"t")
 
 
 class ServedProcess:
@@ -63,14 +75,15 @@ class ServedProcess:
         self.words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         mine, other = socket.socketpair()
         try:
-            self.process = subprocess.Popen(
-                [python, "-m", module, str(other.fileno())],
-                pass_fds=[other.fileno(), *inherits],
-                stdin=subprocess.DEVNULL,
-                stdout=self.words,
-                stderr=self.words,
-                env=dict(environment),
-            )
+            with kept_from_children():
+                self.process = subprocess.Popen(
+                    [python, "-m", module, str(other.fileno())],
+                    pass_fds=[other.fileno(), *inherits],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self.words,
+                    stderr=self.words,
+                    env=dict(environment),
+                )
         except OSError as error:
             mine.close()
             self.words.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -150,9 +152,35 @@ def test_physics_of_a_simulator_waits_for_its_place_and_gives_the_same_bits(mujo
 def test_who_waits_too_long_for_its_place_says_that_places_are_few(mujoco) -> None:
     turns = CoreTurns(1)
     one = SimulatorProcesses(ARM, 2, workers=1, cores=turns, timeout_s=0.5)
-    with one, turn(turns.descriptor, 0):  # of a process that is stopped, say
+    with one, turn(turns.descriptor, 0):
         one.reset(GlobalStep(0), 0)
         with pytest.raises(SimulatorTimeoutError, match="or more than 1 place on the cores"):
+            one.step(np.zeros((2, 5, 4), np.float32))
+
+
+def test_who_waits_for_one_that_is_stopped_says_which_one_it_is(mujoco) -> None:
+    turns = CoreTurns(1)
+    with process(turns, 7) as other, SimulatorProcesses(ARM, 2, cores=turns, timeout_s=0.5) as one:
+        assert told(other.stdout) == "in"
+        assert turns.holder(0) == turns.holder(7) == other.pid
+        os.kill(other.pid, signal.SIGSTOP)
+        one.reset(GlobalStep(0), 0)
+        said = rf"was ended: process {other.pid}, which has its place on the cores, is stopped\. Next"
+        with pytest.raises(SimulatorTimeoutError, match=said):
+            one.step(np.zeros((2, 5, 4), np.float32))
+    assert turns.holder(0) is None
+    turns.places = 0
+    assert turns.holder(0) is None
+
+
+def test_one_that_is_stopped_says_so_whoever_waits_for_it(mujoco) -> None:
+    turns = CoreTurns(1)
+    with SimulatorProcesses(ARM, 2, cores=turns, timeout_s=0.5) as one:
+        one.reset(GlobalStep(0), 0)
+        stopped = one.process_ids[1]
+        os.kill(stopped, signal.SIGSTOP)
+        said = rf"process 1 \(environments 1\) did not answer .* it was stopped \(process {stopped}\)\. Next"
+        with pytest.raises(SimulatorTimeoutError, match=said):
             one.step(np.zeros((2, 5, 4), np.float32))
 
 
