@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlprof.capture import recorder as _recorder
 from rlprof.overlap.calling import enter
 from rlprof.overlap.context import CallContext, _current
+from rlprof.overlap.errors import WrapError
 from rlprof.overlap.observe import end_call, start
 
 if TYPE_CHECKING:
@@ -58,8 +59,11 @@ class Iterations:
         return item
 
     def __del__(self) -> None:
-        # after a break or an exception
-        self._leave()
+        # after a break or an exception; Python prints what is raised here, and nobody can catch it
+        try:
+            self._leave()
+        except WrapError as error:
+            self._node.program.left_early = error
 
     def _enter(self) -> None:
         node = self._node

@@ -49,6 +49,8 @@ class Program:
         self.has_hooks = False
         self._hooks: list[tuple[str | None, Before | None, After | None]] = []
         self._recorder: Recorder | None = None
+        #: Of an iteration left by a break or an error; raised by the call around it if that one succeeds.
+        self.left_early: WrapError | None = None
         self._recordings: dict[str, Recording] = {}
         self._undo: list[Callable[[], None]] = []
         self._components = Components(self.nodes)
@@ -201,8 +203,11 @@ class Program:
         recorder = self._recorder
         if recorder is not None and recorder.region is node:
             recorder.end(context)
+        early, self.left_early = self.left_early, None
         if error is not None:
             return
+        if early is not None:
+            raise early
         for child in node.children:
             if (
                 child.is_loop

@@ -9,7 +9,7 @@ import contextvars
 import copy
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -469,6 +469,40 @@ def test_a_loop_that_runs_another_number_of_times() -> None:
     chunk = LoopNode(3, root, name="chunk")
     with pytest.raises(WrapError, match="main/chunk of count 3 ran 2 iterations in main"):
         root.program.record(root, run=lambda: [root(), root()])
+
+
+def nested(leave: Callable[[], None]) -> ExecutionNode:
+    """A loop whose iteration has a loop of count 2, of which it leaves out one, and is then left itself."""
+
+    def body() -> None:
+        for _ in outer(range(2)):
+            for _ in inner(range(2)):
+                break
+            leave()
+            break
+
+    root = ExecutionNode(None, body, name="main")
+    outer = LoopNode(None, root, name="outer")
+    inner = LoopNode(2, outer, name="inner")
+    return root
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_iteration_that_is_left_early_says_what_is_missing() -> None:
+    root = nested(lambda: None)
+    with pytest.raises(WrapError, match="outer/inner of count 2 ran 1 iteration in"):
+        root.program.record(root, run=root)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_in_an_iteration_is_all_that_is_told() -> None:
+    def fail() -> None:
+        raise ArithmeticError("not finite")
+
+    root = nested(fail)
+    with pytest.raises(ArithmeticError, match="not finite"):
+        root.program.record(root, run=root)
+    assert root.program.left_early is None
 
 
 def test_a_batch_of_another_size_than_its_state() -> None:
