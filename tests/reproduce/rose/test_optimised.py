@@ -529,6 +529,25 @@ def test_the_fastest_order_is_one_that_ran_often(tmp_path: Path) -> None:
     assert (found["file"], found["variant"], found["iterations"]) == ("b.json", "optimised", 5)
 
 
+def test_of_orders_that_ran_equally_often_one_beside_all_of_todays_schedules_counts(tmp_path: Path) -> None:
+    """That it gains less is no reason for another one."""
+    alone = made.optimised(variants=(("native", 100.0, 0.4), *[("optimised", 150.0, 0.6)] * 2))
+    beside = made.optimised(
+        variants=(
+            *[("native", 100.0, 0.4)] * 2,
+            *[("colocated-pipe", 110.0, 0.4)] * 2,
+            *[("optimised", 132.0, 0.6)] * 2,
+        )
+    )
+    for name, documents in (("one", {"a": alone, "b": beside}), ("other", {"a": beside, "b": alone})):
+        there = made.checkout(tmp_path / name, **documents)
+        frame = obtain(schedules.study("h200", 0, there), tmp_path / name / "out").table.frame
+        found = schedules.fastest(schedules.by_variant(frame), "libero")
+        assert found is not None
+        assert found["over_best"] == pytest.approx(1.2)
+        assert "of_todays" not in found
+
+
 def test_todays_schedules_are_compared_with_as_they_are_drawn_best(tmp_path: Path) -> None:
     variants = (("native", 100.0, 0.4), ("native, egl-one:2", 120.0, 0.4), ("optimised", 150.0, 0.6))
     there = made.checkout(tmp_path, a=made.optimised(variants=variants))
