@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rlprof.overlap.quota.products import Products
+    from rlprof.unavailable import Unavailable
 
 app = typer.Typer(help="Start, look at and stop an MPS daemon of a GPU.", no_args_is_help=True)
 
@@ -88,6 +92,12 @@ def levels(
     gpu: _GPU = 0,
     step: Annotated[int, typer.Option(metavar="PERCENT", min=1, max=50, help="Step of percentages.")] = 2,
     refresh: Annotated[bool, typer.Option("--refresh", help="Probe again what is known.")] = False,
+    check_products: Annotated[
+        bool,
+        typer.Option(
+            "--check-products", help="Look whether matrix products are right under each; seconds a level."
+        ),
+    ] = False,
     format: _FORMAT = Format.TABLE,
 ) -> None:
     """Find the quota levels of a GPU: distinct numbers of SMs, and the smallest percentage giving each.
@@ -98,17 +108,22 @@ def levels(
     from rlprof.overlap.quota.clients import choose_gpu, list_gpus, read_cached
     from rlprof.overlap.quota.daemon import mps
     from rlprof.overlap.quota.mechanism import Mps
-    from rlprof.overlap.quota.report import levels_text
+    from rlprof.overlap.quota.report import levels_document, levels_text
     from rlprof.trace.nsys_cache import cache_root
 
     found = None if refresh else read_cached(cache_root(), choose_gpu(list_gpus(), gpu), step)
-    if found is None:
+    products: list[Products | Unavailable] = []
+    if found is None or check_products:
         with mps(gpu) as daemon, progress_bar() as progress:
-            found = Mps(daemon, cache_root(), step).probed(progress, refresh=refresh)
+            mechanism = Mps(daemon, cache_root(), step)
+            found = mechanism.probed(progress, refresh=refresh)
+            for count, level in enumerate(found.levels if check_products else (), start=1):
+                products.append(mechanism.products(level))
+                progress("looking at matrix products", count / len(found.levels))
     if format is Format.JSON:
-        write_json(found.to_dict())
+        write_json(levels_document(found, products))
     else:
-        write(levels_text(found))
+        write(levels_text(found, products))
 
 
 @app.command()

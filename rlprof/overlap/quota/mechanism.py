@@ -16,6 +16,8 @@ from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.clients import STEP, ProbedLevels, probe_levels, read_cached, write_cached
 from rlprof.overlap.quota.daemons import Daemon, without_mps
 from rlprof.overlap.quota.levels import Level
+from rlprof.overlap.quota.products import Products, ask_client
+from rlprof.unavailable import Unavailable
 
 Progress = Callable[[str, float], None]
 
@@ -59,6 +61,10 @@ class Mechanism(ABC):
     def unmanaged(self) -> dict[str, str] | None:
         """Environment variables without the mechanism; None if there is no such difference."""
         return None
+
+    def products(self, _level: Level, /) -> Products | Unavailable:
+        """Whether matrix products are right under a level."""
+        return Unavailable("only a share of the SMs is known to change what is computed")
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,10 @@ class Mps(Mechanism):
         if known and not any(Path(f"/proc/{pid}").exists() for pid in known):
             return True  # ids of another process namespace: it cannot be told whose they are
         return not set(processes).isdisjoint(known)
+
+    def products(self, level: Level, /) -> Products | Unavailable:
+        """What a fresh client finds."""
+        return ask_client(self.daemon.environment(level))
 
     def unmanaged(self) -> dict[str, str] | None:
         """Without MPS: processes are time-sliced."""

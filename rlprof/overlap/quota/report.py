@@ -12,6 +12,7 @@ from rlprof.overlap.quota.daemons import Daemon
 from rlprof.overlap.quota.foreign import Foreign
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair
+from rlprof.overlap.quota.products import Products
 from rlprof.overlap.quota.search import QuotaSearch, Trial
 from rlprof.overlap.quota.tuning import Tuning
 from rlprof.overlap.quota.validation import Validation
@@ -51,6 +52,7 @@ def tuning_document(tuning: Tuning) -> dict[str, Any]:
         "search": part(tuning.search),
         "validation": part(tuning.validation),
         "quotas": {name: level.to_dict() for name, level in tuning.quotas.items()},
+        "products": part(tuning.products),
         "reason": tuning.reason,
         "spent_s": tuning.spent_s,
         "states": list(tuning.states),
@@ -85,6 +87,11 @@ def tuning_text(tuning: Tuning) -> str:
     if whole:
         lines.append(f"note: start and end of {', '.join(whole)} are in its times (no rounds)")
     lines.append(f"{_answer(tuning)} ({tuning.reason}; {_duration(tuning.spent_s)})")
+    if isinstance(tuning.products, Products) and tuning.products.wrong:
+        lines.append(
+            f"DO NOT USE IT for what multiplies matrices by cuBLAS: {tuning.products.told()}."
+            " rlprof mps levels --check-products says which levels are right"
+        )
     return "\n\n".join([parts[0], *lines])
 
 
@@ -143,11 +150,30 @@ def _signed(seconds: float) -> str:
     return _duration(seconds)
 
 
-def levels_text(found: ProbedLevels) -> str:
-    """Levels of a GPU for a person."""
+def levels_text(found: ProbedLevels, products: Sequence[Products | Unavailable] = ()) -> str:
+    """Levels of a GPU for a person; with what was found of matrix products under each, where one looked."""
     rows = [(str(k), f"{x.setting} %", str(x.amount)) for k, x in enumerate(found.levels, start=1)]
     head = f"{found.gpu.name}, GPU {found.gpu.ordinal}: {len(rows)} levels, probed in steps of {found.step} %"
-    return f"{head}\n{table(('level', 'percentage', 'SMs'), rows, right=(0, 1, 2))}"
+    names: tuple[str, ...] = ("level", "percentage", "SMs")
+    told: list[tuple[str, ...]] = list(rows)
+    if products:
+        names = (*names, "wrong matrix products")
+        told = [(*row, _wrong(one)) for row, one in zip(rows, products, strict=True)]
+    return f"{head}\n{table(names, told, right=(0, 1, 2))}"
+
+
+def _wrong(found: Products | Unavailable) -> str:
+    if isinstance(found, Unavailable):
+        return f"cannot tell: {found.reason}"
+    return f"{len(found.wrong)} of {found.tried}" if found.wrong else f"none of {found.tried}"
+
+
+def levels_document(found: ProbedLevels, products: Sequence[Products | Unavailable] = ()) -> dict[str, Any]:
+    """The same as a JSON document."""
+    document = found.to_dict()
+    for level, one in zip(document["levels"], products, strict=False):
+        level["products"] = {"unavailable": one.reason} if isinstance(one, Unavailable) else one.to_dict()
+    return document
 
 
 def status_document(

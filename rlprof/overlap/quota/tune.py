@@ -138,6 +138,9 @@ class _Tuner:
             self.keep(search=search)
             validation = self.validate(pair, search)
             self.keep(validation=validation, reason=validation.reason)
+            for level in self.known.quotas.values():
+                self.progress("matrix products", 1.0)
+                self.keep(products=self.mechanism.products(level))
         except _Stopped as stopped:
             self.keep(reason=f"q0 is kept: {stopped}")
         return self.known
@@ -209,6 +212,7 @@ class _Tuner:
             levels=nothing,
             search=nothing,
             validation=nothing,
+            products=Unavailable("no quota was chosen"),
             reason="not finished",
             spent_s=self.spent_s,
         )

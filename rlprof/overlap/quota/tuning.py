@@ -9,6 +9,7 @@ from rlprof.analysis.trials import Rule, Spread
 from rlprof.overlap.quota.branches import Branch
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.pair import EligiblePair
+from rlprof.overlap.quota.products import Products
 from rlprof.overlap.quota.search import QuotaSearch, Trial
 from rlprof.overlap.quota.validation import Validation
 from rlprof.unavailable import Unavailable
@@ -75,6 +76,8 @@ class Tuning:
         Algorithm 2.
     validation : Validation or Unavailable
         Its answer against q0.
+    products : Products or Unavailable
+        Whether matrix products are right under the quota that was chosen.
     reason : str
         Why the quotas are what they are.
     spent_s : float
@@ -97,6 +100,7 @@ class Tuning:
     levels: tuple[Level, ...] | Unavailable
     search: QuotaSearch | Unavailable
     validation: Validation | Unavailable
+    products: Products | Unavailable
     reason: str
     spent_s: float
     sweep: tuple[Trial, ...] = ()

@@ -13,7 +13,7 @@ from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, need
 from rlprof.workloads.embodied.policies import make as make_policy
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
-from rlprof.workloads.embodied.sharing import sharing
+from rlprof.workloads.embodied.sharing import check_share, sharing
 from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
 from rlprof.workloads.embodied.trainer import Trainer
 
@@ -161,6 +161,8 @@ def make_trainer(config: Config) -> Trainer:
     """
     check_devices(config)
     sharing(config)  # refuses shares and priorities that nothing can have
+    for device in dict.fromkeys(filter(None, (config.device, config.rollout_device))):
+        check_share(device)
     cores = core_turns(config)
     simulator = make_simulator(config, cores)
     try:

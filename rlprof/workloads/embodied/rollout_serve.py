@@ -220,11 +220,13 @@ def _worker(values: dict[str, Any], simulator: SimulatorSpec) -> RolloutWorker:
     from rlprof.workloads.embodied.errors import need
     from rlprof.workloads.embodied.policies import make
     from rlprof.workloads.embodied.rollout_worker import RolloutWorker
+    from rlprof.workloads.embodied.sharing import check_share
 
     config = Config(**values)
     device = config.rollout_device or config.device
     if device == "cpu":
         need("torch", why="a policy").set_num_threads(1)
+    check_share(device)
     policy = make(config.policy_size, simulator, seed=config.seed, device=device)
     if config.compile_policy:
         policy.compile_layers()

@@ -8,12 +8,16 @@ limited then.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlprof.workloads.embodied.config import Config
-from rlprof.workloads.embodied.errors import ConfigurationError
+from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, memory_of
+
+if TYPE_CHECKING:
+    from rlprof.overlap.quota.products import Products
 
 #: Simulators that are CUDA clients; the others draw through a graphics context, or use no GPU.
 CUDA_SIMULATORS = ("mujoco_warp",)
@@ -136,6 +140,40 @@ def shares_of(config: Config, environ: Mapping[str, str] = os.environ) -> Sharin
     return Sharing(label, simulator, answers)
 
 
+def check_share(
+    device: str,
+    environ: Mapping[str, str] = os.environ,
+    look: Callable[[str], Products] | None = None,
+) -> None:
+    """Refuse to compute with SMs by which matrix products are wrong; nothing is done without MPS.
+
+    Parameters
+    ----------
+    device : str
+        Where this process has a policy.
+    environ : mapping of str to str
+        Of this process: says whether it is a client of an MPS daemon.
+    look : callable, optional
+        Finds what is wrong; by default `rlprof.overlap.quota.products.check_products`.
+
+    Raises
+    ------
+    DeviceError
+        If some product is wrong. Its share is that of the process, from its start.
+    """
+    if _why_no_client(device, environ) is not None:
+        return
+    from rlprof.overlap.quota.products import check_products
+
+    with memory_of(device):
+        found = (look or check_products)(device)
+    if found.wrong:
+        raise DeviceError(
+            f"a policy on {device} would compute other numbers than with all SMs: {found.told()}",
+            hint="give it another share, or none: rlprof mps levels --check-products says which are right",
+        )
+
+
 def _simulator_place(config: Config, environ: Mapping[str, str]) -> str:
     """Where the simulator works; graphics number GPUs in an order of their own, which may be another one."""
     if config.simulator in CUDA_SIMULATORS:
@@ -163,7 +201,11 @@ def _share(percent: int | None) -> str:
 
 
 def _why_none(config: Config, environ: Mapping[str, str]) -> str | None:
-    if not config.device.startswith("cuda"):
+    return _why_no_client(config.device, environ)
+
+
+def _why_no_client(device: str, environ: Mapping[str, str]) -> str | None:
+    if not device.startswith("cuda"):
         return "there is no GPU to divide"
     pipe = environ.get(PIPE)
     if not pipe or not (Path(pipe) / "control").exists():

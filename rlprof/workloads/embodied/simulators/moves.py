@@ -29,7 +29,10 @@ def checked_moves(actions: Floats, spec: SimulatorSpec, elapsed: Array) -> Float
     if actions.shape != wanted:
         raise SimulatorError(f"actions of shape {actions.shape} for environments that take {wanted}")
     if not np.isfinite(actions).all():
-        raise SimulatorError("actions that are not finite", hint="look at the policy's losses")
+        raise SimulatorError(
+            "actions that are not finite",
+            hint="look at the policy's losses; under MPS at rlprof mps levels --check-products",
+        )
     if (elapsed < 0).any():
         raise SimulatorError("environments were stepped before they were reset", hint="call reset first")
     moves: Floats = np.clip(actions.astype(np.float64), -1, 1)
