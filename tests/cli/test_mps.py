@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -46,6 +47,16 @@ def test_a_daemon_is_started_listed_probed_and_stopped(cli: Cli, fake_mps: Path)
     # levels are known now: no daemon is needed
     known = json.loads(cli("mps", "levels", "--step", 10, "--format", "json").out)
     assert known["levels"][0] == {"amount": 12, "setting": 10}
+
+
+@pytest.mark.skipif(bool(shutil.which("nvidia-smi")), reason="there is a GPU")
+def test_what_clients_find_of_products_is_told_by_level(cli: Cli, fake_mps: Path) -> None:
+    """The driver is a stand-in, which PyTorch does not take for a GPU: clients cannot tell, and say why."""
+    found = cli("mps", "levels", "--step", 50, "--check-products", "--format", "json")
+    assert found.code == 0, found.err
+    for level in json.loads(found.out)["levels"]:
+        assert "finds no CUDA device" in level["products"]["unavailable"]
+    assert daemons() == []
 
 
 @pytest.mark.slow

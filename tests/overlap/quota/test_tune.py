@@ -18,6 +18,7 @@ from rlprof.overlap.quota.errors import BranchError
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.mechanism import Mechanism, Progress
 from rlprof.overlap.quota.pair import EligiblePair
+from rlprof.overlap.quota.products import Products, WrongProduct
 from rlprof.overlap.quota.report import tuning_document, tuning_text
 from rlprof.overlap.quota.search import QuotaSearch
 from rlprof.overlap.quota.tune import _Tuner, tune
@@ -160,6 +161,34 @@ def test_the_process_with_slack_is_given_fewer_sms(noise: float) -> None:
     assert len(bench.alive) == 3
     assert [type(t.search).__name__ for t in told][-1] == "QuotaSearch"
     assert told[-1] == found
+
+
+class WrongSms(Sms):
+    """Products of matrices are wrong under every level but that without a quota."""
+
+    def products(self, level: Level, /) -> Products:
+        return Products(level.amount, 36, (WrongProduct(176, 1024, 256, "forward", 8, 768, None),))
+
+
+def test_a_quota_with_which_products_are_wrong_says_so() -> None:
+    found, _, told = tuned(mechanism=WrongSms())
+    (level,) = found.quotas.values()
+    assert isinstance(found.products, Products)
+    assert found.products.sms == level.amount
+    text = tuning_text(found)
+    assert "DO NOT USE IT" in text
+    assert f"with {level.amount} SMs 1 of 36 kinds of matrix products are wrong" in text
+    assert json.loads(json_bytes(tuning_document(found)))["products"]["wrong"][0]["unwritten"] == 768
+    for one in told[:-1]:  # nothing is chosen yet
+        assert one.products == Unavailable("no quota was chosen")
+
+
+def test_of_a_quota_whose_products_nobody_looked_at_the_reason_is_kept() -> None:
+    found, _, _ = tuned()
+    assert found.quotas
+    assert isinstance(found.products, Unavailable)
+    assert "DO NOT USE IT" not in tuning_text(found)
+    assert "unavailable" in json.loads(json_bytes(tuning_document(found)))["products"]
 
 
 def test_what_it_says_can_be_read_by_people_and_programs() -> None:

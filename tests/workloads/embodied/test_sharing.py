@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlprof.overlap.quota.products import Products, WrongProduct
 from rlprof.workloads.embodied.config import configure
-from rlprof.workloads.embodied.errors import ConfigurationError
-from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, sharing
+from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError
+from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, check_share, sharing
 
 
 @pytest.fixture
@@ -73,6 +74,30 @@ def test_a_rollout_of_its_own_process_has_a_share_of_its_own(mps) -> None:
 def test_where_the_simulator_works_is_said(values, environ, place: str) -> None:
     config = configure("h200", **{"schedule": "hybrid", "rollout_device": "cuda:1", **values})
     assert f"GPUs: simulator on {place}, rollout on" in sharing(config, environ).label
+
+
+WRONG = Products(100, 36, (WrongProduct(176, 1024, 256, "forward", 8, 768, None),))
+
+
+def test_a_share_with_which_products_are_wrong_is_refused(mps) -> None:
+    with pytest.raises(DeviceError, match=r"with 100 SMs 1 of 36 kinds .* Next: give it another share"):
+        check_share("cuda:0", mps, lambda _device: WRONG)
+    asked = []
+    check_share("cuda:0", mps, lambda device: asked.append(device) or Products(120, 36, ()))
+    assert asked == ["cuda:0"]
+
+
+@pytest.mark.parametrize(("device", "daemon"), [("cpu", True), ("cuda:0", False)])
+def test_nothing_is_looked_at_where_there_is_no_share(mps, device: str, daemon: bool) -> None:
+    check_share(device, mps if daemon else {}, lambda _device: pytest.fail("looked"))
+
+
+def test_memory_that_is_too_small_to_look_is_said(mps) -> None:
+    def full(_device: str) -> Products:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 36 MiB")
+
+    with pytest.raises(DeviceError, match="memory of cuda:0 is too small"):
+        check_share("cuda:0", mps, full)
 
 
 def test_two_gpus_are_two_gpus() -> None:

@@ -1,0 +1,172 @@
+"""With which shares of the SMs products of matrices are right, and whether anything makes the others right.
+
+    python -m benchmarks.gpu.products --out OUT
+    python -m benchmarks.gpu.products --out OUT --percents 100 --rehearse      # on a processor
+
+Under an MPS daemon of its own, one fresh client after another (`--at-once` for several): all kinds of
+products that `rlprof.overlap.quota.products` looks at, under each share; then, with the shares under which
+some are wrong, again with variables and settings that change how cuBLAS chooses its kernels, and by captured
+CUDA graphs. `products.json` is written after every client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.common import end_s, environment, machine, save
+
+#: Ways to compute products, as variables of the client and an argument of it.
+WAYS: dict[str, tuple[dict[str, str], str]] = {
+    "as they are": ({}, "plain"),
+    "captured": ({}, "captured"),
+    "no workspace of cuBLAS": ({"CUBLAS_WORKSPACE_CONFIG": ":0:0"}, "plain"),
+    "cublasLt": ({"TORCH_BLAS_PREFER_CUBLASLT": "1"}, "plain"),
+    "32 SMs left out": ({}, "carveout=32"),
+    "the SMs that are missing left out": ({}, "carveout=missing"),
+}
+#: SMs of the GPU, for the last of them.
+ALL_SMS = 132
+
+
+def client(how: str) -> dict[str, Any]:
+    """Look at products in this process, in one way."""
+    import torch
+
+    from rlprof.overlap.quota.products import check_products
+
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if how.startswith("carveout="):
+        sms = torch.cuda.get_device_properties(device).multi_processor_count if device != "cpu" else ALL_SMS
+        value = how.partition("=")[2]
+        torch._C._set_sm_carveout_experimental(ALL_SMS - sms if value == "missing" else int(value))
+    if how != "captured" or device == "cpu":
+        found = check_products(device)
+    else:
+        found = check_products(device, product=_captured)
+    return found.to_dict() | {"kernels": _kernels(found.wrong) if device != "cpu" else {}}
+
+
+def _captured(a: Any, b: Any, out: Any) -> None:
+    """The product by a CUDA graph of its own, which writes into `out`."""
+    import torch
+
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    spare = torch.empty_like(out)
+    with torch.cuda.stream(aside):
+        torch.mm(a, b, out=spare)  # cuBLAS sets itself up
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        torch.mm(a, b, out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+
+
+def _kernels(wrong: Any) -> dict[str, str]:
+    """Kernels of the products that are wrong, by their sizes."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    found = {}
+    for one in wrong:
+        a = torch.ones(one.rows, one.inner, device="cuda:0", dtype=torch.bfloat16)
+        b = torch.ones(one.inner, one.columns, device="cuda:0", dtype=torch.bfloat16)
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            torch.mm(a, b)
+            torch.cuda.synchronize()
+        names = [e.key for e in seen.key_averages() if "nvjet" in e.key or "gemm" in e.key]
+        found[f"{one.rows} x {one.inner} x {one.columns}"] = names[0] if names else "not seen"
+    return found
+
+
+class Run:
+    """Clients, one after another, until the time is over."""
+
+    def __init__(self, args: argparse.Namespace, mine: dict[str, str]) -> None:
+        self.args, self.mine = args, mine
+        self.ends = end_s(args.seconds)
+        self.document: dict[str, Any] = {
+            "command": " ".join(sys.argv[1:]),
+            "machine": machine(),
+            "at_once": args.at_once,
+            "rows": [],
+            "left_out": [],
+        }
+
+    def one(self, percent: int, way: str) -> None:
+        """One client."""
+        row = {"percent": percent, "way": way}
+        left_s = self.ends - time.monotonic()
+        if left_s < self.args.client_seconds:
+            self.document["left_out"].append(row)
+            return
+        variables, how = WAYS[way]
+        share = {} if self.args.rehearse else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-m", "benchmarks.gpu.products", "--client", how],
+                env={**environment(), **self.mine, **variables, **share},
+                capture_output=True,
+                text=True,
+                timeout=left_s,
+                check=False,
+            )
+            answer = json.loads((ran.stdout.splitlines() or ["{}"])[-1])
+            row |= answer or {"failed": ran.stderr.splitlines()[-1:]}
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+        self.document["rows"].append(row)
+        wrong = row.get("failed", f"{len(row.get('wrong', ()))} of {row.get('tried')} wrong")
+        print(f"{percent:3} % {row.get('sms')} SMs, {way}: {wrong}", flush=True)
+        self.save()
+
+    def save(self) -> None:
+        save(self.args.out / "products.json", self.document)
+
+    def all(self) -> None:
+        with ThreadPoolExecutor(self.args.at_once) as pool:
+            list(pool.map(lambda p: self.one(p, "as they are"), self.args.percents))
+            bad = [r["percent"] for r in self.document["rows"] if r.get("wrong")]
+            # the largest one first: it is the one that somebody would want
+            wanted = [(p, w) for p in sorted(bad, reverse=True)[:2] for w in list(WAYS)[1:]]
+            if self.args.rehearse:
+                wanted = [(100, way) for way in ("captured", "cublasLt")]
+            list(pool.map(lambda one: self.one(*one), wanted))
+        self.save()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add: Any = parser.add_argument
+    add("--out", type=Path, default=Path())
+    add("--percents", type=lambda t: [int(p) for p in t.split(",")], default=[*range(100, 7, -4)])
+    add("--at-once", type=int, default=3, help="clients at the same time")
+    add("--seconds", type=float, default=90.0)
+    add(
+        "--client-seconds", type=float, default=12.0, help="what a client takes: none is begun with less left"
+    )
+    add("--rehearse", action="store_true", help="without a daemon, on a processor")
+    add("--client", metavar="WAY", help="look in this process, and print what was found")
+    args = parser.parse_args()
+    if args.client:
+        sys.stdout.write(json.dumps(client(args.client)) + os.linesep)
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    from rlprof.overlap.quota.daemon import mps
+
+    with nullcontext() if args.rehearse else mps(0) as daemon:
+        Run(args, {} if daemon is None else daemon.environment()).all()
+
+
+if __name__ == "__main__":
+    main()
