@@ -218,7 +218,11 @@ def part_table(result: Mapping[str, Any]) -> Table | None:
 def payback(result: Mapping[str, Any]) -> str:
     """Iterations until the net cost is gained, in words; or why never."""
     back = result["overhead"].get("paid_back_after_iterations")
-    return "never: nothing was gained" if back is None else f"{back:,.0f} iterations"
+    if back is not None:
+        return f"{back:,.0f} iterations"
+    if any(row["outcome"] == "kept" for row in result["levers"] or ()):
+        return "not by overlap, which gained nothing (what levers gain is not counted)"
+    return "never: nothing was gained"
 
 
 def batch_table(result: Mapping[str, Any]) -> Table | Unavailable:

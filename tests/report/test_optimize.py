@@ -17,6 +17,7 @@ from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.report.optimize import optimization_html, task_table, timelines, write_optimization_report
 from rlprof.report.optimize_sections import headline, section
+from rlprof.report.optimize_tables import payback
 from rlprof.unavailable import Unavailable
 from tests.conftest import ROOT
 
@@ -135,6 +136,9 @@ def test_no_gain_is_said() -> None:
     assert "the native order is kept" in page
     assert "activity of an iteration in the native order" in page
     assert "never: nothing was gained" in page
+    lever = {"lever": "workers", "before": 1, "value": 2, "outcome": "kept", "reason": "better"}
+    assert "never" not in payback(found | {"levers": [lever]})  # it gained, and its gain is not counted
+    assert payback(found | {"levers": [lever | {"outcome": "dropped"}]}) == "never: nothing was gained"
     drawn = charts(page)
     assert "before" in drawn
     assert "after" not in drawn

@@ -191,7 +191,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
             change = f"{setting(row.before)} -> {setting(row.value)}"
             lines.append(f"  lever {row.lever}, {change}: {row.result.gain_frac:+.1%}")
     if not found.steps and found.stopped:
-        lines.append("none was found to pay by then: the native order is kept, --resume goes on")
+        lines.append("no overlap was found to pay by then: the native order is kept, --resume goes on")
     elif not found.steps:
         lines.append("no overlap pays: the native order is kept")
     for one in found.steps:
@@ -205,7 +205,12 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
         )
         lines += [f"  doubtful: {said}" for said in total.doubts]
     paid = found.paid_back_after
-    back = "never paid back" if isinstance(paid, Unavailable) else f"paid back after {paid:.0f} iterations"
+    if not isinstance(paid, Unavailable):
+        back = f"paid back after {paid:.0f} iterations"
+    elif any(row.outcome == "kept" for row in found.levers):  # payback is of the graph's gain alone
+        back = "not paid back by overlap (what levers gain is not counted)"
+    else:
+        back = "never paid back"
     lines.append(
         f"{found.total_s:.0f} s, {found.retained_s:.0f} s of it training that counts ({trained} iterations);"
         f" net {found.net_overhead_s:.0f} s, {back}"

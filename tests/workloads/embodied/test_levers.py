@@ -351,6 +351,8 @@ def test_the_whole_command_keeps_a_lever_and_a_run_has_to_have_it(tmp_path: Path
     }
     assert rows["nice"]["reason"].startswith("it is measured for real")
     assert "lever workers, 1 -> 2: +30.0%" in done.summary
+    assert not done.result.steps
+    assert "not paid back by overlap (what levers gain is not counted)" in done.summary
     assert "<td>1 → 2</td>" in (out / "report.html").read_text()
     assert result["facts"]["config"]["workers"] == 2
     assert json.loads((out / "config.json").read_text())["workers"] == 2
