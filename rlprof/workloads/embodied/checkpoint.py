@@ -180,7 +180,7 @@ def _content(
         raise CheckpointError(
             f"the checkpoint is of another configuration: {shown}",
             where=path,
-            hint="use that, or another --out",
+            hint="give its values as options (--graph of an optimisation brings them), or use another --out",
         )
     found: dict[str, Any] = content
     return found

@@ -32,10 +32,11 @@ def refuse_other(out: Path, other: str) -> None:
         If it is.
     """
     if (out / other).exists() and (out / checkpoint.NAME).exists():
-        kind = "a run" if other == RUN else "an optimisation"
-        raise OutputError(
-            f"the folder holds {kind}, whose checkpoint is kept", where=out, hint="use another --out"
-        )
+        kind, hint = "a run", "use another --out"
+        if other == OPTIMISATION:
+            kind = "an optimisation"
+            hint = "--resume goes on from it, with --graph of its folder; or use another --out"
+        raise OutputError(f"the folder holds {kind}, whose checkpoint is kept", where=out, hint=hint)
 
 
 @contextmanager

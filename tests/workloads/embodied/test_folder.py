@@ -67,15 +67,16 @@ def test_nobody_begins_where_another_is_at_work(tmp_path: Path, force: bool) -> 
 
 
 def test_a_run_and_an_optimisation_do_not_replace_each_other(tmp_path: Path) -> None:
-    for name, other, begin in (
-        ("optimised", OPTIMISATION, lambda out: run(configure("tiny"), out, 1, force=True)),
-        ("run", RUN, lambda out: optimize_embodied(Request(configure("tiny"), out, force=True))),
+    for name, other, begin, goes_on in (
+        ("optimised", OPTIMISATION, lambda out: run(configure("tiny"), out, 1, force=True), True),
+        ("run", RUN, lambda out: optimize_embodied(Request(configure("tiny"), out, force=True)), False),
     ):
         out = tmp_path / name
         out.mkdir()
         (out / "checkpoint.pt").write_bytes(b"weights")
         refuse_other(out, other)
         (out / other).write_text("")
-        with pytest.raises(OutputError, match="whose checkpoint is kept"):
+        with pytest.raises(OutputError, match="whose checkpoint is kept") as told:
             begin(out)
+        assert ("--resume" in str(told.value)) is goes_on  # a run goes on from an optimisation alone
         assert (out / "checkpoint.pt").read_bytes() == b"weights"

@@ -268,7 +268,7 @@ def test_the_whole_command_and_going_on(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="an optimisation is there already"):
         optimize_embodied(request)
     said.clear()
-    with pytest.raises(CheckpointError, match="is of another configuration"):
+    with pytest.raises(CheckpointError, match=r"is of another configuration: seed 0 -> 9.*--graph"):
         optimize_embodied(
             replace(request, config=replace(request.config, seed=9), resume=True), say=said.append
         )
