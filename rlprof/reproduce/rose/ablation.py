@@ -11,6 +11,7 @@ from rlprof.reproduce.compare import Compared, amount
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.causes import bounds, drift, measured
 from rlprof.reproduce.rose.others import not_measured
+from rlprof.reproduce.rose.products import looked_at, wrong_shares
 from rlprof.reproduce.rose.results import (
     PAPER_SIMULATORS,
     Document,
@@ -89,8 +90,14 @@ def iterations(file: str, document: Document) -> list[Row]:
 
 
 def study(preset: str, seed: int, checkout: Path) -> Study:
-    """Return the study of stored optimisations."""
-    return optimisation_study("rose/ablation", preset, seed, checkout, iterations)
+    """Return the study of stored optimisations; ``wrong_shares`` says which quotas nobody can train with."""
+    looked = looked_at(checkout) if preset == "h200" else {}
+    wrong = wrong_shares(looked)
+
+    def rows(file: str, document: Document) -> list[Row]:
+        return [{**row, "wrong_shares": wrong} for row in iterations(file, document)]
+
+    return optimisation_study("rose/ablation", preset, seed, checkout, rows, {"products": looked})
 
 
 def by_form(frame: pl.DataFrame) -> pl.DataFrame | Unavailable:
@@ -237,7 +244,8 @@ def _missing(frame: pl.DataFrame, workload: str, form: str) -> str:
     elif all(r["mps"] for r in rows):
         return "no optimisation ran without MPS"
     if form == FULL:
-        return "no quota was searched"
+        wrong = dict.fromkeys(filter(None, (r.get("wrong_shares") for r in rows)))
+        return "; ".join(["no quota was found", *(f"{why} for the policy's process here" for why in wrong)])
     reasons = dict.fromkeys(r["ended"] for r in rows if r["ended"])
     return f"no optimised order ran: {'; '.join(reasons) or 'none was searched'}"
 

@@ -13,6 +13,7 @@ from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.cores import search_here, settings
 from rlprof.reproduce.rose.others import not_measured
+from rlprof.reproduce.rose.products import WRONG, labelled, looked_at
 from rlprof.reproduce.rose.provenance import run_facts
 from rlprof.reproduce.rose.results import (
     Document,
@@ -156,11 +157,16 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
     """Return the study of stored quota searches, or of a small one on this processor's cores."""
     if preset == "smoke":
         cases: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
-            "here": lambda: trial_rows("here", search_here())
+            "here": lambda: labelled(trial_rows("here", search_here()), {})
         }
         return Study("rose/quota", preset, seed, settings(), cases)
     stored = documents(checkout, lambda d: any(row["mechanism"] == "mps" for row in trial_rows("", d)))
-    return stored_study("rose/quota", preset, seed, stored, trial_rows)
+    looked = looked_at(checkout)
+
+    def rows(file: str, document: Document) -> list[dict[str, Any]]:
+        return labelled(trial_rows(file, document), looked)
+
+    return stored_study("rose/quota", preset, seed, stored, rows, {"products": looked})
 
 
 def chosen(frame: pl.DataFrame) -> pl.DataFrame:
@@ -249,7 +255,22 @@ def cause(frame: pl.DataFrame) -> str:
         near = times.filter(pl.col("seconds") <= (1 + NEAR) * least["seconds"])["percent"]
         text += f"; within {100 * NEAR:.0f} % of the least time: {', '.join(f'{p:.0f}' for p in near)} %"
     ended = dict.fromkeys(reason for reason in shown["reason"] if reason)
-    return "; ".join([text, *(f"the search says: {reason}" for reason in ended)])
+    return "; ".join([text, *(f"the search says: {reason}" for reason in ended), *_products(shown)])
+
+
+def _products(shown: pl.DataFrame) -> list[str]:
+    """Say under which levels that were measured matrix products are wrong, and where nobody looked."""
+    import polars as pl
+
+    trials = shown.filter(pl.col("kind") == "trial").sort("percent", descending=True)
+    levels: dict[str | None, list[str]] = {}
+    for row in trials.iter_rows(named=True):
+        levels.setdefault(row.get("products"), []).append(f"{row['percent']:.0f}")
+    if WRONG not in levels:
+        return []
+    wrong = ", ".join(levels[WRONG])
+    told = f"matrix products are wrong with {wrong} %, which are therefore no quotas of a policy"
+    return [told + (f" (nobody looked at {', '.join(levels[None])} %)" if None in levels else "")]
 
 
 def compare_best(tables: Mapping[str, pl.DataFrame], paper: Paper) -> list[Compared]:

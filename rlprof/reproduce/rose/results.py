@@ -106,6 +106,7 @@ def optimisation_study(
     seed: int,
     checkout: Path,
     rows_of: Callable[[str, Document], Sequence[dict[str, Any]]],
+    beside: Mapping[str, Any] | None = None,
 ) -> Study:
     """Return a study of stored optimisations: on a GPU (`h200`), or small on a processor (`smoke`).
 
@@ -115,6 +116,8 @@ def optimisation_study(
         As of every study. The seed tells tables apart; stored measurements have their own.
     rows_of : callable
         Rows of a document, given its file. Documents without rows are no cases.
+    beside : mapping, optional
+        What else the rows are made of.
 
     Returns
     -------
@@ -128,7 +131,7 @@ def optimisation_study(
 
     stored = documents(checkout, wanted, FOLDER if preset == "h200" else PROCESSOR_FOLDER)
     if stored:
-        return stored_study(name, preset, seed, with_decisions(stored, checkout), rows_of)
+        return stored_study(name, preset, seed, with_decisions(stored, checkout), rows_of, beside)
     made_by = f"{MADE_BY[preset]}, then python -m benchmarks.place_rose OUT"
     return Study(name, preset, seed, {}, {}, reads=True, missing=f"no optimisation is stored: {made_by}")
 

@@ -175,22 +175,24 @@ def variant_row(table: pl.DataFrame, workload: str, variant: str, *, mps: bool) 
 def fastest(table: pl.DataFrame, workload: str) -> dict[str, Any] | None:
     """Return the variant, none of today's, whose gain over the best of those in its own run says most.
 
-    That is one with most iterations, then one beside most iterations of today's schedules (the best of few
-    may be none of the best), then the one that gains most.
+    That is one with most iterations, of these an optimised one, one beside most of today's schedules (the
+    best of few may be none of the best), and the one that gains most, in this order.
     """
     import polars as pl
 
     beside_it = (
         table.filter(pl.col("workload") == workload, _drawn_as(BASELINES))
         .group_by("file")
-        .agg(pl.col("iterations").sum().alias("of_todays"))
+        .agg(pl.col("variant").n_unique().alias("of_todays"))
     )
     rows = table.filter(
         pl.col("workload") == workload,
         pl.col("over_best").is_not_null(),
         ~_drawn_as(BASELINES),
     ).join(beside_it, on="file", how="left", maintain_order="left")
-    most = rows.sort("iterations", "of_todays", "over_best", descending=True, maintain_order=True)
+    optimised = pl.col("variant") == OPTIMISED
+    order = ("iterations", optimised, "of_todays", "over_best")
+    most = rows.sort(*order, descending=True, maintain_order=True)
     return most.drop("of_todays").row(0, named=True) if most.height else None
 
 

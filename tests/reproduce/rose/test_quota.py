@@ -111,3 +111,25 @@ def test_what_measured_a_table_is_told_beside_it(tmp_path: Path) -> None:
 def test_nothing_stored_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ReproduceError, match="no measurements for rose/quota are stored"):
         quota.study("h200", 0, made.checkout(tmp_path, nice=made.tuning("nice")))
+
+
+def test_levels_with_which_products_are_wrong_are_told(tmp_path: Path) -> None:
+    mps = made.tuning(times={100: 5.0, 90: 4.0, 70: 4.2, 50: 5.5})
+    looked = {
+        "rows": [
+            {"percent": 100, "way": "as they are", "sms": 100, "tried": 36, "wrong": []},
+            {"percent": 90, "way": "as they are", "sms": 90, "tried": 36, "wrong": []},
+            {"percent": 90, "way": "captured", "sms": 90, "tried": 36, "wrong": [{"rows": 1}]},
+            {"percent": 60, "way": "as they are", "failed": "killed"},
+        ]
+    }
+    frame = obtain(quota.study("h200", 0, made.checkout(tmp_path, mps=mps, looked=looked)), tmp_path / "out")
+    table = frame.table.frame
+    assert list(table["case"].unique()) == ["mps.json"]
+    told = quota.cause(table)
+    assert "matrix products are wrong with 90 %" in told
+    assert "nobody looked at 70, 50 %" in told
+    without = made.checkout(tmp_path / "without", mps=mps)
+    other = obtain(quota.study("h200", 0, without), tmp_path / "out")  # what was found makes another table
+    assert "products" not in quota.cause(other.table.frame)
+    assert other.table.frame["products"].to_list() != table["products"].to_list()
