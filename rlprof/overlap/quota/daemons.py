@@ -203,7 +203,7 @@ def find_binary() -> str:
     if found is None:
         raise MpsAbsentError(
             f"{BINARY} is not installed (looked on the PATH)",
-            hint="it comes with the NVIDIA driver ; rlprof quota --mechanism cores goes without it",
+            hint="it comes with the NVIDIA driver; rlprof quota --mechanism cores goes without it",
         )
     return found
 

@@ -84,5 +84,5 @@ def decided(search: QuotaSearch, comparison: PairedComparison) -> Validation:
         return Validation(
             found, False, comparison, f"complete runs gain {comparison.gain_frac:.1%}, {comparison.reason}"
         )
-    what = "are slower" if comparison.decision == "worse" else "gain nothing that is clear"
+    what = "are slower" if comparison.decision == "worse" else "gain nothing that counts"
     return Validation(q0, True, comparison, f"complete runs under it {what}, {comparison.reason}")

@@ -31,7 +31,7 @@ def test_a_quota_that_complete_runs_confirm_is_kept() -> None:
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize(("effect", "said"), [(2.0, "are slower"), (0.0, "gain nothing that is clear")])
+@pytest.mark.parametrize(("effect", "said"), [(2.0, "are slower"), (0.0, "gain nothing that counts")])
 def test_q0_is_kept_unless_complete_runs_beat_it(effect: float, said: str) -> None:
     random.seed(0)
     answer = validate(found(3), lambda level: 10.0 + (effect if level == LEVELS[2] else 0) + random.random())
