@@ -61,8 +61,8 @@ class WrongProduct:
     unwritten : int
         Numbers that are not finite, in the worst one.
     error_frac : float or None
-        Largest difference of the entries that were computed again, over their largest one; None if some are
-        not finite.
+        Largest difference of the entries that were computed again, over their largest one, or of sums of
+        rows, over what is usual for them; None if some are not finite.
     """
 
     rows: int
@@ -137,8 +137,8 @@ def check_products(
 
     Notes
     -----
-    Some entries are computed again by elementwise products and sums, which no library of matrix products
-    computes. All others have to be finite.
+    Some entries, and the sum of each row, are computed again by elementwise products and sums, which no
+    library of matrix products computes. All others have to be finite.
     """
     import torch
 
@@ -180,8 +180,17 @@ def _looked_at(kind: str, a: Tensor, b: Tensor, product: Product, draws: Any) ->
     rows, columns = (torch.randint(n, (SAMPLED,), generator=draws).to(a.device) for n in shape)
     expected = (a[rows].float() * b[:, columns].T.float()).sum(1)
     largest = expected.abs().max()
+    # a block of wrong numbers changes sums of rows by more than rounding does, wherever it lies
+    row_sums = (a.float() * b.float().sum(1)).sum(1)
+    usual = math.sqrt(shape[1]) * expected.square().mean().sqrt()
     unwritten = [int((~torch.isfinite(out)).sum()) for out in outs]
-    errors = [float((out[rows, columns].float() - expected).abs().max() / largest) for out in outs]
+    errors = [
+        max(
+            float((out[rows, columns].float() - expected).abs().max() / largest),
+            float((out.float().sum(1) - row_sums).abs().max() / usual),
+        )
+        for out in outs
+    ]
     # a difference that is not a number is none that is small
     bad = [bool(n) or not e <= TOLERANCE_FRAC for n, e in zip(unwritten, errors, strict=True)]
     if not any(bad):

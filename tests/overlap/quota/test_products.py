@@ -30,6 +30,12 @@ def not_a_number(a: Tensor, b: Tensor, out: Tensor) -> None:
     out[0, 0] = float("nan")
 
 
+def block_left_out(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Four by eight numbers of some hundred thousand are 0."""
+    out.copy_(a @ b)
+    out[:4, :8] = 0
+
+
 class RightAtFirst:
     """The first products of a row are right."""
 
@@ -64,6 +70,17 @@ def test_what_is_wrong_is_found(product: Any, entries: int) -> None:
     assert (first.error_frac is None) == bool(entries) or first.unwritten == 1
     assert found.told().startswith("3 of 3 kinds of matrix products are wrong (of ")
     assert Products.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_a_small_block_that_is_wrong_and_finite_is_found() -> None:
+    found = check_products("cpu", sizes=[(256, 64, 512)], product=block_left_out)
+    assert [one.kind for one in found.wrong] == ["forward", "gradient of inputs", "gradient of weights"]
+    assert all(one.unwritten == 0 and one.error_frac for one in found.wrong)
+
+
+@pytest.mark.parametrize("size", [(816, 256, 2048), (3, 2000, 5), (900, 8, 64)])
+def test_right_products_of_any_shape_are_right(size: tuple[int, int, int]) -> None:
+    assert check_products("cpu", sizes=[size]).wrong == ()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
