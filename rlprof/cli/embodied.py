@@ -188,7 +188,12 @@ def options(
     ] = None,
     rollout_sm_percent: Annotated[
         int | None,
-        typer.Option(metavar="PERCENT", min=1, max=100, help="The rollout process' share, by MPS."),
+        typer.Option(
+            metavar="PERCENT",
+            min=1,
+            max=100,
+            help="The rollout's share of the SMs: of its process by MPS, else by green contexts.",
+        ),
     ] = None,
     simulator_low_priority: Annotated[
         bool | None,

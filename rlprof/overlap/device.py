@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from rlprof.overlap.green import SmShares
 from rlprof.overlap.modes import TorchModes, current_modes, in_modes
 from rlprof.overlap.structures import is_tensor
 from rlprof.overlap.values import take_apart
@@ -30,23 +31,36 @@ class CudaStreams:
     priorities : mapping of str to int, optional
         Of the streams of a component: below 0 they go before others whose work waits for the same SMs. They
         hold within this process.
+    shares : SmShares, optional
+        Shares of the SMs by component, as they are when a call begins.
     """
 
-    def __init__(self, priorities: Mapping[str, int] | None = None) -> None:
+    def __init__(self, priorities: Mapping[str, int] | None = None, shares: SmShares | None = None) -> None:
         self.priorities = dict(priorities or {})
+        self.shares = shares
         self._streams: dict[tuple[str, int], Any] = {}
+        self._shared: set[Any] = set()
 
     def stream(self, torch: Any, lane: str, device: int) -> Any:
-        """Return the stream of a lane on a device; made when first asked for."""
+        """Return the stream of a lane on a device; made when first asked for.
+
+        Raises
+        ------
+        GreenContextError
+            If its component cannot have its share of the SMs.
+        """
         key = (lane, device)
+        priority = self.priorities.get(lane.partition("#")[0], 0)  # a copy's lane is env#1
+        if self.shares is not None and (own := self.shares.stream(lane, device, priority)) is not None:
+            self._shared.add(own)
+            return own
         if key not in self._streams:
-            priority = self.priorities.get(lane.partition("#")[0], 0)  # a copy's lane is env#1
             self._streams[key] = torch.cuda.Stream(device=device, priority=priority)
         return self._streams[key]
 
     def synchronize(self) -> None:
         """Wait for all work in them."""
-        for stream in list(self._streams.values()):
+        for stream in [*self._streams.values(), *self._shared]:
             stream.synchronize()
 
 

@@ -17,6 +17,7 @@ from rlprof.overlap.context import CallContext, at_call, current
 from rlprof.overlap.device import CudaStreams, DeviceRun
 from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.flags import Flag, Layout, check_flags, check_layouts, taken_apart
+from rlprof.overlap.green import SmShares
 from rlprof.overlap.lower import component_worker, lower, priorities
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import (
@@ -85,6 +86,8 @@ class Executor:
         Likewise, for containers that the graph takes apart.
     stream_priorities : mapping of str to int, optional
         Priorities of CUDA streams by component, as of `rlprof.overlap.device.CudaStreams`.
+    sm_shares : SmShares, optional
+        Shares of the SMs by component, likewise.
     threads : Threads, optional
         Where threads come from, so that graphs that run one after another have the same: what a library keeps
         for each thread may be memory of the device. By default they are this executor's own.
@@ -104,6 +107,7 @@ class Executor:
         layouts: Mapping[str, tuple[Layout, ...]] | None = None,
         stream_priorities: Mapping[str, int] | None = None,
         threads: Threads | None = None,
+        sm_shares: SmShares | None = None,
     ) -> None:
         self.graph = graph
         self._flags = {} if flags is None else flags
@@ -117,7 +121,7 @@ class Executor:
             call: _lane(graph, call, number) for number, stream in enumerate(graph.streams) for call in stream
         }
         self._calls = {call.id: _prepared(graph, call, entries) for call in graph.calls}
-        self._streams = CudaStreams(stream_priorities)
+        self._streams = CudaStreams(stream_priorities, sm_shares)
         self._own = Threads() if threads is None else None
         self._threads = self._own if threads is None else threads
 

@@ -18,6 +18,7 @@ from rlprof.overlap.errors import ReplayError
 from rlprof.overlap.execute import Executable, Executor, MakeBackend, Priorities, Watcher
 from rlprof.overlap.flags import Flag, Layout
 from rlprof.overlap.forms import Form, mismatch
+from rlprof.overlap.green import SmShares
 from rlprof.overlap.materialise import Arguments, materialise
 from rlprof.taskgraph import Cancellation, RunRecord, Threads
 from rlprof.text import with_article
@@ -63,7 +64,7 @@ class Replacement:
         Makes the watcher of each call.
     stream_priorities : mapping of str to int, optional
         Priorities of CUDA streams by component; they hold within this process.
-    threads : Threads, optional
+    threads, sm_shares : optional
         As for `rlprof.overlap.execute.Executor`.
 
     Attributes
@@ -95,6 +96,7 @@ class Replacement:
         watch: Callable[[], Watcher] | None = None,
         stream_priorities: Mapping[str, int] | None = None,
         threads: Threads | None = None,
+        sm_shares: SmShares | None = None,
     ) -> None:
         if on_mismatch not in ("error", "native"):
             raise UsageError(f"on_mismatch={on_mismatch!r}", hint='use "error" or "native"')
@@ -115,6 +117,7 @@ class Replacement:
             layouts,
             stream_priorities,
             threads,
+            sm_shares,
         )
         self.last_record: RunRecord | None = None
         self._form, self._on_mismatch = form, on_mismatch

@@ -11,6 +11,7 @@ from rlprof.overlap.bindings import sources
 from rlprof.overlap.callgraph import CallGraph
 from rlprof.overlap.errors import OverlapError, ReplayError
 from rlprof.overlap.execute import Executor, Watcher
+from rlprof.overlap.green import SmShares
 from rlprof.overlap.lower import component_worker
 from rlprof.overlap.optimize.activity import ActivitySource, NoActivity
 from rlprof.overlap.optimize.comparison import Comparison, before, restrict
@@ -61,6 +62,8 @@ class ProgramWorkload:
         Looked at beside every iteration (its facts) and, by the optimiser, beside every trial.
     meter : callable, optional
         Makes what measures the memory of calls, in a further iteration in which nothing overlaps.
+    sm_shares : SmShares, optional
+        Shares of the SMs of components of this process; changes hold for all that runs from then on.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class ProgramWorkload:
         watch: Callable[[CallGraph], Watcher] | None = None,
         meter: Callable[[CallGraph], Watcher] | None = None,
         machine: Machine | None = None,
+        sm_shares: SmShares | None = None,
     ) -> None:
         self.program, self.recording, self._train = program, recording, train
         self.native = program.graph(recording)
@@ -88,6 +92,7 @@ class ProgramWorkload:
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
         self._watch, self._meter = watch, meter
         self.machine = machine
+        self.sm_shares = sm_shares
         self._replacements: dict[str, Any] = {}
         self._streams: dict[str, int] = {}
         #: Task graph and record of the latest iteration by a graph.
@@ -139,7 +144,7 @@ class ProgramWorkload:
         if kept is None:
             watch = self._watch
             how: dict[str, Any] = {} if watch is None else {"watch": lambda: watch(graph)}
-            how["stream_priorities"] = self._streams
+            how |= {"stream_priorities": self._streams, "sm_shares": self.sm_shares}
             self.program.install(graph, recording=self.recording, **how)
             self._replacements[graph.hash] = self.program.table[region]
         else:
@@ -199,6 +204,7 @@ class ProgramWorkload:
                     self.recording.constants,
                     stream_priorities=self._streams,
                     threads=self.program.threads,
+                    sm_shares=self.sm_shares,
                 )
                 made.append(_Trial(executor, ((*arguments, outside), {}), changing, self._synchronise))
             yield made

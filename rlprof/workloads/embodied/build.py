@@ -12,6 +12,7 @@ from rlprof.workloads.embodied.contracts import Algorithm, Simulator
 from rlprof.workloads.embodied.env_worker import EnvWorker
 from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError, need
 from rlprof.workloads.embodied.policies import make as make_policy
+from rlprof.workloads.embodied.rollout_share import RolloutShare
 from rlprof.workloads.embodied.rollout_worker import RolloutWorker
 from rlprof.workloads.embodied.sharing import check_share, sharing
 from rlprof.workloads.embodied.simulators.core_turns import CoreTurns
@@ -207,20 +208,24 @@ def make_rollout_worker(config: Config, simulator: Simulator, actor: Actor) -> R
     Raises
     ------
     WorkloadError
-        If there is no memory for it, or its process does not start.
+        If there is no memory for it, its process does not start, or its share of the SMs makes products of
+        matrices wrong.
+    GreenContextError
+        If there is no share of the SMs within a process.
     """
     if config.rollout_process:
         from rlprof.workloads.embodied.rollout_process import RolloutProcess
 
-        share = sharing(config).rollout_environment
-        return RolloutProcess(config, simulator.spec, actor, environment=share)
+        environment = sharing(config).rollout_environment
+        return RolloutProcess(config, simulator.spec, actor, environment=environment)
     device = config.rollout_device or config.device
     policy = make_policy(config.policy_size, simulator.spec, seed=config.seed, device=device)
+    share = RolloutShare.of(policy, device, config.rollout_sm_percent)
     policy.keeps_prefix = config.keep_prefix
     if config.compile_policy:
         policy.compile_layers()
     if config.cuda_graph:
         policy.capture()
-    worker = RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker)
+    worker = RolloutWorker(policy, whole=config.whole_answers, apart=config.prefix_worker, share=share)
     worker.take_all(actor)  # random numbers of devices of two kinds differ
     return worker

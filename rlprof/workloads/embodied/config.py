@@ -74,7 +74,8 @@ class Config:
     rollout_process : bool
         Rollouts have a process of their own: a CUDA context, and under MPS a share of the SMs, of its own.
     simulator_sm_percent, rollout_sm_percent : int or None
-        Shares of the SMs under MPS; None: half each where a hybrid schedule has one GPU, else all.
+        Shares of the SMs, by MPS; None: half each where a hybrid schedule has one GPU, else all. That of a
+        rollout without a process of its own is by green contexts; None: all.
     simulator_low_priority : bool
         The simulator's processes have a priority below normal among the clients of an MPS daemon.
     simulator_nice : int

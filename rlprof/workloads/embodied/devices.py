@@ -35,10 +35,10 @@ def check_devices(config: Config) -> None:
     ):
         if share is not None and not 1 <= share <= 100:
             raise ConfigurationError(f"a share of {share} % for the {name}", hint="give 1 to 100")
-    if config.rollout_sm_percent is not None and not config.rollout_process:
+    if config.rollout_sm_percent is not None and not answers.startswith("cuda"):
         raise ConfigurationError(
-            "rollouts and training are one process, which has one share of the SMs",
-            hint="use --rollout-process",
+            f"{answers} has no SMs of which rollouts could have a share",
+            hint="leave --rollout-sm-percent away, or use --device cuda:0",
         )
     if answers != config.device and config.schedule.startswith("colocated"):
         raise ConfigurationError(

@@ -251,13 +251,16 @@ class GraphFileDriver(LoopDriver):
         program = self.wrapped.program
         graph = self._graph.derive(program.graph(recording))
         streams = self._graph.facts.get("stream_priorities") or {}
-        if streams and isinstance(self.trainer.rollout, RolloutWorker):
-            self.trainer.rollout.forget_captured()
+        rollout = self.trainer.rollout
+        share = rollout.share if isinstance(rollout, RolloutWorker) else None
+        if streams and isinstance(rollout, RolloutWorker):
+            rollout.forget_captured()
         program.install(
             graph,
             recording=recording,
             watch=lambda: Answers(self.trainer, graph, self._resets.countdown(graph)),
             stream_priorities=streams,
+            sm_shares=None if share is None else share.shares,
         )
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ from rlprof.workloads.embodied.nodes import Wrapped, wrap_trainer
 
 if TYPE_CHECKING:
     from rlprof.overlap.callgraph import Call, CallGraph
+    from rlprof.workloads.embodied.rollout_share import RolloutShare
     from rlprof.workloads.embodied.trainer import Trainer
 
 
@@ -59,6 +60,8 @@ class Embodied:
         With the levers that are kept so far; what is compared with the result has to have them too.
     resets : ResetsAhead
         Of the simulators; nothing is begun ahead in what the optimiser measures.
+    share : RolloutShare or None
+        Of the SMs that graphs answer with; None: there is no GPU.
     memory : CallBytes or None
         Meter of the GPU's memory; None: there is no GPU.
     first : int
@@ -72,6 +75,7 @@ class Embodied:
     simulator: Exchangeable
     config: Config
     resets: ResetsAhead
+    share: RolloutShare | None = None
     memory: CallBytes | None = None
     first: int = 0
 
@@ -214,6 +218,7 @@ def embodied(
                 torch.cuda.synchronize(config.device)
 
         machine = machine_of(config)
+        share = getattr(trainer.rollout, "share", None)
         workload = ProgramWorkload(
             wrapped.program,
             recording,
@@ -228,10 +233,11 @@ def embodied(
             call_bytes=memory.estimates,
             meter=memory.watch if cuda else None,
             machine=machine,
+            sm_shares=None if share is None else share.shares,
         )
         spending.close()
         meter = memory if cuda else None
-        here = Embodied(trainer, wrapped, workload, train, simulator, config, resets, meter, first)
+        here = Embodied(trainer, wrapped, workload, train, simulator, config, resets, share, meter, first)
         yield here
 
 

@@ -221,7 +221,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
     lines.append(f"  {sessions}{told}" + (" (quotas apart)" if cost.part(QUOTA_SEARCH).total_s else ""))
     if quotas is not None and (quotas.cost is not None or quotas.stopped):
         kept = "all SMs" if quotas.level is None else f"{quotas.level.setting} % of the SMs"
-        lines.append(f"simulator on {kept}: {quotas.reason}")
+        lines.append(f"{quotas.component} on {kept}: {quotas.reason}")
         if quotas.cost is not None:
             took = f"{quotas.cost.total_s:.0f} s, {quotas.cost.retained_s:.0f} s of it training that counts"
             lines.append(f"  apart from that, quotas took {took}")

@@ -24,7 +24,7 @@ class QuotaFile:
     Parameters
     ----------
     quotas : mapping of str to int
-        ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` of ``simulator`` or ``rollout``; who is not named has all SMs.
+        Shares of ``simulator`` and ``rollout`` in percent; who is not named has all SMs.
     reason : str
         Why there are none, or how they were found.
     facts : mapping of str to value

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlprof.analysis.trials import PairedComparison, Rule, measure_paired, spread
 from rlprof.errors import RlprofError
@@ -38,12 +38,30 @@ from rlprof.overlap.quota.validation import Validation, decided, unneeded
 from rlprof.taskgraph.errors import RestoreError
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.errors import SimulatorError
-from rlprof.workloads.embodied.nodes import ENV
-from rlprof.workloads.embodied.quotas import INTERRUPTED, Quotas
+from rlprof.workloads.embodied.nodes import ENV, ROLLOUT, VISION
+from rlprof.workloads.embodied.quotas import INTERRUPTED, OF_ROLLOUT, Quotas
+from rlprof.workloads.embodied.rollout_share import RolloutShare, levels_of
 
 if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.workloads.embodied.exchange import Exchangeable
+
+
+class Tuned(Protocol):
+    """Who may have a share: a simulator, or the rollout."""
+
+    @property
+    def key(self) -> Any:
+        """Share in use, in percent; None: that of q0."""
+
+    def use(self, key: int | None, *, only: bool = False) -> None:
+        """Let it have a share; end or drop what was made for others, if `only` this one is used."""
+
+    def abandon(self, key: int | None) -> None:
+        """Let it have that of q0 without asking the one before, which may be dead."""
+
+    def drop(self, key: int | None) -> None:
+        """End or drop what was made for a share that is not in use."""
 
 
 @dataclass
@@ -71,6 +89,7 @@ class Tuner:
     key: str
     log: DecisionLog
     store: Store
+    share: RolloutShare | None = None
     found: Quotas = field(default_factory=lambda: Quotas(None, "not finished"))
     trials: list[Trial] = field(default_factory=list)
     began_s: float = 0.0
@@ -79,6 +98,10 @@ class Tuner:
     _reused: set[Level] = field(default_factory=set)
     _reserved: bool = True  # levels leave the time that the validation needs
     _stack: ExitStack = field(default_factory=ExitStack)
+    _tuned: Tuned = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tuned = self.simulator
 
     def run(self) -> Quotas:
         """Do all of it."""
@@ -101,9 +124,8 @@ class Tuner:
             self.found = Quotas(None, pair.reason)
             return
         self.found = replace(self.found, pair=pair)
-        if pair.earlier.partition("#")[0] != ENV:
-            reason = f"{pair.earlier} has the slack, and is one process with training: keep q0"
-            self.found = replace(self.found, reason=reason)
+        if (why := self._choose(pair.earlier)) is not None:
+            self.found = replace(self.found, reason=f"{pair.earlier} has the slack, and {why}: keep q0")
             return
         if len(self.levels) < 2:
             self.found = replace(self.found, reason="there is one level only of the GPU")
@@ -130,7 +152,22 @@ class Tuner:
         if self.sweep_every is not None:
             self._sweep(measure, self.sweep_every)
         # who goes on from here has the quota; nobody does where all was known
-        self.simulator.use(None if reused else self._key(self.found.level), only=True)
+        self._tuned.use(None if reused else self._key(self.found.level), only=True)
+
+    def _choose(self, earlier: str) -> str | None:
+        """Tune who has the slack; why it can have no share, else None."""
+        component = earlier.partition("#")[0]
+        if component == ENV:
+            return None
+        if component not in (ROLLOUT, VISION):
+            return "is one process with the rollout, which alone can have a share in it"
+        levels = levels_of(self.share)
+        if isinstance(levels, Unavailable):
+            return levels.reason
+        assert self.share is not None
+        self._tuned, self.levels = self.share, levels
+        self.found = replace(self.found, component=OF_ROLLOUT)
+        return None
 
     def _sweep(self, measure: PairedLevels, every: int) -> None:
         """Measure further levels in what is left of the budget, all of it."""
@@ -146,12 +183,12 @@ class Tuner:
         self.found = replace(self.found, sweep=curve)
 
     def _interrupted(self, *, intact: bool) -> None:
-        """Keep q0, and what is known; the simulators are those of q0 again, if they still can be."""
+        """Keep q0, and what is known; all shares are those of q0 again, if they still can be."""
         search = self.found.search
         if search is None and self.trials:
             search = unfinished(self.levels, self.trials, "interrupted")
         try:
-            self.simulator.use(None, only=True)
+            self._tuned.use(None, only=True)
         except RlprofError:
             intact = False
         self.found = replace(
@@ -182,15 +219,19 @@ class Tuner:
     def _store_key(self, *parts: str) -> str:
         return key_of(self.key, "quota", self.graph.hash, *parts)
 
+    def _level_key(self, what: str, level: Level, *parts: str) -> str:
+        return self._store_key(what, self.found.component, json.dumps(level.to_dict()), *parts)
+
     def _key(self, level: Level | None) -> int | None:
-        """Key of the simulators of a level."""
+        """Key of who is tuned, under a level."""
         return None if level is None or level == self.levels[-1] else level.setting
 
     def _iteration(self) -> float:
         """Train one iteration by the graph, under the quota that is in use."""
         measured = self.workload.iteration(self.graph)
-        percent = self.simulator.key
-        what = self.graph.hash if percent is None else f"{self.graph.hash}, simulator at {percent} %"
+        percent = self._tuned.key
+        under = "" if percent is None else f", {self.found.component} at {percent} %"
+        what = f"{self.graph.hash}{under}"
         self.store.train(what, measured)
         self.iteration_s = max(self.iteration_s, measured.time_s)
         return measured.time_s
@@ -202,7 +243,7 @@ class Tuner:
         known = self.store.get(key)
         pair: EligiblePair | Unavailable
         if known is None:
-            self.simulator.use(None)
+            self._tuned.use(None)
             time_s = self._iteration()
             ran = self.workload.last_run
             assert ran is not None
@@ -224,7 +265,7 @@ class Tuner:
     @cached_property
     def _trial(self) -> Ready:
         """The work to compare, prepared when the first level is measured; it ends with the search."""
-        self.simulator.use(None)
+        self._tuned.use(None)
         (trial,) = self._stack.enter_context(self.workload.prepared(self._work, [self.graph]))
         self._stack.callback(self.__dict__.pop, "_trial")
         trial.run()  # the first one is slower
@@ -233,7 +274,7 @@ class Tuner:
 
     def _run(self, key: int | None) -> float:
         trial = self._trial
-        self.simulator.use(key)
+        self._tuned.use(key)
         time_s = trial.run()
         self.store.tried()
         return time_s
@@ -259,9 +300,8 @@ class Tuner:
         return Measurement(found.median_s, found.width_s, found.runs)
 
     def _compare(self, level: Level) -> PairedComparison | Unavailable:
-        """Compare a level with q0, in turn, each in simulators of its own."""
-        name = json.dumps(level.to_dict())
-        key = self._store_key("level", name, json.dumps(sorted(self._work.origins)))
+        """Compare a level with q0, in turn; simulators of each are processes of their own."""
+        key = self._level_key("level", level, json.dumps(sorted(self._work.origins)))
         known = self.store.get(key)
         if known is not None:
             self._reused.add(level)
@@ -278,12 +318,12 @@ class Tuner:
             dead = _failure_of_simulator(error)
             if isinstance(error, RestoreError) and dead is None:
                 raise
-            self.simulator.abandon(percent)  # those of q0 are as prepared: each of their trials ended so
+            self._tuned.abandon(percent)  # simulators of q0 are as prepared: each of their trials ended so
             return Unavailable((dead or error).what)
         finally:
             self.trial_s = max(self.trial_s, time.monotonic() - began_s)
-        self.simulator.use(None)
-        self.simulator.drop(percent)
+        self._tuned.use(None)
+        self._tuned.drop(percent)
         self.store.put(key, "quota level", {**result.to_dict(), "machine": sides.to_dict()})
         return result
 
@@ -305,7 +345,7 @@ class Tuner:
         if search.best == search.start:
             checked = unneeded(search)
         else:
-            key = self._store_key("complete", json.dumps(search.best_level.to_dict()))
+            key = self._level_key("complete", search.best_level)
             known = self.store.get(key)
             if known is not None:
                 checked, reused = decided(search, compared(known, self.rule)), True
@@ -329,7 +369,7 @@ class Tuner:
             rule = replace(rule, budget_s=left_s if rule.budget_s is None else min(left_s, rule.budget_s))
 
         def run(level: Level) -> float:
-            self.simulator.use(self._key(level))
+            self._tuned.use(self._key(level))
             return self._iteration()
 
         run(search.best_level)  # the first one is slower, and not counted

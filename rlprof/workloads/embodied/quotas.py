@@ -1,7 +1,8 @@
-"""Algorithm 2 on embodied training: what was found of the simulator's share of the SMs, and what it took.
+"""Algorithm 2 on embodied training: what was found of the shares of the SMs, and what it took.
 
-Rollout and training are the driver's process, which has one share, so only the simulator can be given less;
-and only one that computes with CUDA: graphics contexts are outside MPS.
+A simulator can be given less by MPS if it computes with CUDA: graphics contexts are outside MPS. Rollout and
+training are the driver's process, which MPS gives one share; the rollout alone is given less by green
+contexts. All of it needs MPS: without, processes take turns on the GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from rlprof.overlap.optimize.program import ProgramWorkload
     from rlprof.workloads.embodied.exchange import Exchangeable
     from rlprof.workloads.embodied.optimize_search import Search
+    from rlprof.workloads.embodied.rollout_share import RolloutShare
 
+#: Names in a quota file.
+SIMULATOR, OF_ROLLOUT = "simulator", "rollout"
 INTERRUPTED = "q0 is kept: interrupted; --resume goes on"
 
 
@@ -45,7 +49,7 @@ class Quotas:
     Parameters
     ----------
     level : Level or None
-        Of the simulator; None: q0, all SMs.
+        Of the component; None: q0, all SMs.
     reason : str
         Why.
     pair : EligiblePair or None
@@ -62,6 +66,8 @@ class Quotas:
         It was interrupted, or its budget was spent: another call with the same store goes on.
     intact : bool
         The program is as training left it; otherwise go on from a checkpoint.
+    component : str
+        Whose share was searched, as a quota file names it.
     """
 
     level: Level | None
@@ -73,11 +79,12 @@ class Quotas:
     cost: Part | None = None
     stopped: bool = False
     intact: bool = True
+    component: str = SIMULATOR
 
     @property
     def quotas(self) -> dict[str, int]:
         """As in a quota file."""
-        return {} if self.level is None else {"simulator": self.level.setting}
+        return {} if self.level is None else {self.component: self.level.setting}
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a JSON document."""
@@ -116,6 +123,7 @@ def tune(
     levels: Sequence[Level],
     workers: Mapping[str, WorkerProcess | None],
     *,
+    share: RolloutShare | None = None,
     trials: int = 2,
     rule: Rule | None = None,
     budget_s: float | None = None,
@@ -126,7 +134,7 @@ def tune(
     store: Store | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Quotas:
-    """Search the simulator's quota for a graph that is fixed (specification A, section 9).
+    """Search the quota of who has slack in a graph that is fixed (specification A, section 9).
 
     Every trial of a level is one of a pair with q0, on the same prepared state; complete iterations, each of
     which is training, decide. What the store has is not measured again.
@@ -142,9 +150,11 @@ def tune(
     simulator : Exchangeable
         Keys are percentages; None is q0.
     levels : sequence of Level
-        Probed, weakest first; the last one is q0.
+        Of the simulator, probed, weakest first; the last one is q0.
     workers : mapping of str to WorkerProcess
         As of `processes`.
+    share : RolloutShare, optional
+        Of the rollout, which has levels of its own; without it, it keeps q0.
     trials : int
         Pairs of the comparison under each level at most, where no `local` rule says it.
     rule : Rule, optional
@@ -168,7 +178,7 @@ def tune(
     Returns
     -------
     Quotas
-        q0 with the reason where no pair is eligible, the one with slack is no simulator, or no level pays.
+        q0 with the reason where no pair is eligible, the one with slack can have no share, or no level pays.
         Also after Ctrl-C: with what was measured so far.
 
     Raises
@@ -185,6 +195,7 @@ def tune(
         simulator=simulator,
         levels=tuple(levels),
         workers=workers,
+        share=share,
         rule=rule or Rule(),
         local=local or Rule(confidence=0.9, most_pairs=trials),
         budget_s=budget_s,
@@ -196,7 +207,7 @@ def tune(
 
 
 def find_quotas(search: Search, found: Optimization) -> Quotas:
-    """Search the simulator's share of the SMs for the selected graph, or say why there is none.
+    """Search the share of the SMs of who has slack in the selected graph, or say why there is none.
 
     Parameters
     ----------
@@ -241,7 +252,7 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
     if early is not None:
         return early
     gpu = int(config.device.partition(":")[2] or 0)
-    search.say("searching the simulator's share of the SMs")
+    search.say("searching shares of the SMs")
     rule = request.options.validation
     key = key_of(here.key, json.dumps(search.streams, sort_keys=True))
     try:
@@ -249,7 +260,7 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
             levels = known_levels(store, here.key, gpu)
         return tune(
             here.workload, found.graph, found.steps, here.simulator, levels,
-            processes(here.simulator, gpu, client=True),
+            processes(here.simulator, gpu, client=True), share=here.share,
             rule=replace(rule, least_gain_frac=request.epsilon), local=local_rule(request.options.local),
             budget_s=search.left_s, key=key, log=search.log, store=store,
         )  # fmt: skip
@@ -258,7 +269,7 @@ def _found_quotas(search: Search, found: Optimization) -> Quotas:
 
 
 def why_no_quotas(config: Config, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Say why a simulator can have no share of the SMs here; None if it can."""
+    """Say why nobody can have a share of the SMs here; None if somebody can."""
     if not config.device.startswith("cuda"):
         return "there is no GPU to divide"
     if config.simulator not in CUDA_SIMULATORS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlprof.workloads.embodied.contracts import Floats, GlobalStep, Observation, PolicyOutput, Samples
@@ -13,6 +13,7 @@ from rlprof.workloads.embodied.offload import HostCopies, tensors_of
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.actor import Actor
     from rlprof.workloads.embodied.record import Watch
+    from rlprof.workloads.embodied.rollout_share import RolloutShare
 
 
 class RolloutWorker:
@@ -27,6 +28,8 @@ class RolloutWorker:
         for each phase.
     apart : bool
         The backbone is no part of `answer`: another group's can run beside it.
+    share : RolloutShare, optional
+        Of the SMs that answers compute with; without it, all.
 
     Attributes
     ----------
@@ -38,8 +41,10 @@ class RolloutWorker:
         Told of every answer (`rlprof.workloads.embodied.record`).
     """
 
-    def __init__(self, policy: Any, *, whole: bool = False, apart: bool = False) -> None:
-        self.policy, self.whole, self.apart = policy, whole, apart
+    def __init__(
+        self, policy: Any, *, whole: bool = False, apart: bool = False, share: RolloutShare | None = None
+    ) -> None:
+        self.policy, self.whole, self.apart, self.share = policy, whole, apart, share
         self.version = 0
         self._host = HostCopies()
         self.denoise: Callable[[Iterable[int]], Iterable[int]] = iter
@@ -62,12 +67,13 @@ class RolloutWorker:
         """Answer an observation."""
         policy = self.policy
         noise = policy.noise(observation, step, epoch, chunk, **told(samples))
-        seen, drawn = policy.upload(observation, noise)
-        features = policy.vision(seen)
-        if self.apart:
-            answer = self.answer_from(policy.backbone(features), features, drawn)
-        else:
-            answer = self.answer(features, drawn)
+        with self._shared():
+            seen, drawn = policy.upload(observation, noise)
+            features = policy.vision(seen)
+            if self.apart:
+                answer = self.answer_from(policy.backbone(features), features, drawn)
+            else:
+                answer = self.answer(features, drawn)
         if self.watch is not None:
             self.watch.predicted(answer, epoch, chunk, samples, self.version)
         return answer
@@ -91,7 +97,8 @@ class RolloutWorker:
         """Value of what is seen after the last chunk, shape (batch,): of a whole answer, as in RLinf."""
         policy = self.policy
         noise = type(policy).noise(policy, observation, step, epoch, chunk, samples)
-        value: Floats = policy.act(observation, noise).value
+        with self._shared():
+            value: Floats = policy.act(observation, noise).value
         if self.watch is not None:
             self.watch.valued(value, epoch, chunk, samples, self.version)
         return value
@@ -117,6 +124,9 @@ class RolloutWorker:
         with self._natively() as policy, torch.no_grad():
             found: Floats = policy.evaluate(observation, chain).log_prob.float().cpu().numpy()
             return found
+
+    def _shared(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.share is None else self.share.current()
 
     @contextmanager
     def _natively(self) -> Iterator[Any]:

@@ -1,8 +1,8 @@
 """What really shares which GPU in a run, and what has to be done for it: the label of its placement.
 
 MPS divides SMs among processes that compute with CUDA: graphics contexts are outside it. Rollout and training
-are one process (the driver) unless the rollout has one of its own, so that only the simulator's share can be
-limited then.
+are one process (the driver) unless the rollout has one of its own. In one process the rollout's share is by
+green contexts, and training has all SMs (`rlprof.workloads.embodied.rollout_share`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sharing:
 
     @property
     def rollout_environment(self) -> Mapping[str, str]:
-        """Variables for the rollout's process."""
+        """Variables for the rollout's process, if it has one of its own."""
         return _environment(self.rollout_percent)
 
 
@@ -107,7 +107,8 @@ def shares_of(config: Config, environ: Mapping[str, str] = os.environ) -> Sharin
     kind, rollout = config.stage_schedule.placement, config.rollout_device or config.device
     why = _why_none(config, environ)
     simulator, answers = config.simulator_sm_percent, config.rollout_sm_percent
-    if (asked := simulator is not None or answers is not None) and why is not None:
+    asked = simulator is not None or answers is not None
+    if why is not None and (simulator is not None or (answers is not None and config.rollout_process)):
         raise ConfigurationError(f"a share of the SMs cannot be given: {why}", hint="see rlprof mps start")
     if simulator is not None and config.simulator not in CUDA_SIMULATORS:
         raise ConfigurationError(
@@ -132,10 +133,11 @@ def shares_of(config: Config, environ: Mapping[str, str] = os.environ) -> Sharin
             simulator = HALF_PERCENT
         if answers is None and config.rollout_process:
             answers = HALF_PERCENT
-        if simulator is None and answers is None:
+        if simulator is None and not (answers is not None and config.rollout_process):
             why = f"{config.simulator} is no CUDA client, and rollout and training are one process"
     if why is not None:
-        return Sharing(f"{kind}, time-sharing one GPU ({why})")
+        label = f"{kind}, time-sharing one GPU ({why})"
+        return Sharing(label + _shares(config, simulator, answers), simulator, answers)
     label = f"{kind} on one GPU divided by MPS" + _shares(config, simulator, answers)
     return Sharing(label, simulator, answers)
 
@@ -187,13 +189,14 @@ def _simulator_place(config: Config, environ: Mapping[str, str]) -> str:
 def _shares(config: Config, simulator: int | None, answers: int | None) -> str:
     if simulator is None and answers is None:
         return ""
-    own = config.rollout_process
-    parts = [
-        f"simulator {'time-shared' if config.simulator not in CUDA_SIMULATORS else _share(simulator)}",
-        f"rollout {_share(answers)}" if own else "rollout and training (one process) on all SMs",
-        *(["training on all SMs"] if own else []),
-    ]
-    return ": " + ", ".join(parts)
+    world = "time-shared" if config.simulator not in CUDA_SIMULATORS else _share(simulator)
+    if config.rollout_process:
+        rest = f"rollout {_share(answers)}, training on all SMs"
+    elif answers is None:
+        rest = "rollout and training (one process) on all SMs"
+    else:
+        rest = f"rollout {_share(answers)} (a green context), training in its process on all SMs"
+    return f": simulator {world}, {rest}"
 
 
 def _share(percent: int | None) -> str:

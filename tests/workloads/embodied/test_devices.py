@@ -14,7 +14,8 @@ from rlprof.workloads.embodied.errors import ConfigurationError
     ("values", "what"),
     [
         ({"rollout_device": "cuda:1"}, "rollouts and training on the same GPU"),
-        ({"rollout_sm_percent": 50}, "rollouts and training are one process"),
+        ({"rollout_sm_percent": 50}, "cpu has no SMs of which rollouts could have a share"),
+        ({"rollout_process": True, "rollout_sm_percent": 50}, "cpu has no SMs"),
         ({"train_devices": "cuda:0"}, "computes on cpu first, and --train-devices begins with cuda:0"),
         ({"device": "cuda:0", "train_devices": "cuda:0,cuda:0"}, "a GPU is twice"),
         ({"train_devices": "cpu,cpu"}, "no micro batch of 256 for each of 2 devices"),

@@ -67,6 +67,13 @@ class Ran:
     here: Any = None
     ran: list[tuple[str, Any]] = field(default_factory=list)
     before: Callable[[str, Any], None] = lambda *_: None
+    tuned: Any = None
+
+    @property
+    def key(self) -> Any:
+        """Share in use, of whoever has one."""
+        tuned = None if self.tuned is None else self.tuned.key
+        return self.simulator.key if tuned is None else tuned
 
     def tune(self, store: Store | None = None, log: DecisionLog | None = None, **how: Any) -> Quotas:
         workers = processes(self.simulator, 0, client=True)
@@ -78,7 +85,7 @@ class Ran:
         iteration, prepared = self.workload.iteration, self.workload.prepared
 
         def timed(graph: CallGraph | None) -> Measurement:
-            key = self.simulator.key
+            key = self.key
             self.before("whole", key)
             self.ran.append(("whole", key))
             found: Measurement = iteration(graph)
@@ -89,7 +96,7 @@ class Ran:
             with prepared(*given) as (trial,):
 
                 def run() -> float:
-                    key = self.simulator.key
+                    key = self.key
                     self.before("local", key)
                     self.ran.append(("local", key))
                     trial.run()
@@ -420,7 +427,7 @@ def test_under_a_daemon_levels_are_probed_once_and_simulators_get_their_share(
     )  # fmt: skip
     here = SimpleNamespace(
         config=replace(CONFIG, simulator="mujoco_warp", device="cuda:0"), simulator=ran.simulator,
-        workload=ran.workload, counter=SimpleNamespace(whole=True), key="this machine",
+        workload=ran.workload, counter=SimpleNamespace(whole=True), key="this machine", share=None,
     )  # fmt: skip
     options = SimpleNamespace(validation=RULE, local=Rule(confidence=0.9, most_pairs=9))
     request = SimpleNamespace(options=options, epsilon=0.01, budget_s=600.0)

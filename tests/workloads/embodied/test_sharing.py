@@ -60,6 +60,27 @@ def test_a_rollout_of_its_own_process_has_a_share_of_its_own(mps) -> None:
         sharing(configure("h200", simulator="libero", simulator_sm_percent=50), mps)
 
 
+def test_in_one_process_with_training_rollouts_have_a_share_without_a_daemon(mps) -> None:
+    config = configure("h200", simulator="mujoco_warp", rollout_sm_percent=76)
+    for environ in ({}, mps):
+        found = sharing(config, environ)
+        assert found.label == (
+            "colocated: simulator on all SMs, rollout on 76 % of the SMs (a green context),"
+            " training in its process on all SMs"
+        )
+        assert not found.simulator_environment
+    found = sharing(configure("h200", schedule="hybrid", simulator="libero", rollout_sm_percent=76), mps)
+    assert found.label == (
+        "hybrid, time-sharing one GPU (libero is no CUDA client, and rollout and training are one process):"
+        " simulator time-shared, rollout on 76 % of the SMs (a green context),"
+        " training in its process on all SMs"
+    )
+    config = configure("h200", simulator="mujoco_warp", rollout_sm_percent=76, simulator_sm_percent=90)
+    assert "simulator on 90 % of the SMs, rollout on 76 %" in sharing(config, mps).label
+    with pytest.raises(ConfigurationError, match="no MPS daemon"):
+        sharing(config, {})
+
+
 @pytest.mark.parametrize(
     ("values", "environ", "place"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from rlprof.workloads.embodied.contracts import (
 from rlprof.workloads.embodied.errors import ConfigurationError
 from rlprof.workloads.embodied.policies.layers import KeyValue, Stack, Vision, adapt
 from rlprof.workloads.embodied.policies.sizes import PolicySize
+
+if TYPE_CHECKING:
+    from rlprof.overlap.green import SmShares
 
 #: ``log(2 pi) / 2``.
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -172,11 +175,14 @@ class TorchPolicy(nn.Module, ABC):
     keeps_prefix : bool
         Answers hold their prefix, with which `evaluate` need not see the observation again. It is right only
         where training leaves all that makes the prefix as it is.
+    sm_shares : SmShares or None
+        Whose streams may have parts of the SMs: what is captured from them keeps these.
     """
 
     #: Parts that ``train="expert"`` leaves as they are.
     frozen_parts: tuple[str, ...] = ("vlm",)
     keeps_prefix = False
+    sm_shares: SmShares | None = None
 
     def __init__(self, size: PolicySize, simulator: SimulatorSpec, seed: int) -> None:
         super().__init__()

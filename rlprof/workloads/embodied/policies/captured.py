@@ -2,7 +2,7 @@
 
 A graph reads and writes buffers of its own. Chains that are alive at the same time (groups of a split batch,
 stages) have a graph each; a chain keeps its graph from the first step to the last. Streams of another
-priority have graphs of their own.
+priority, or with another share of the SMs, have graphs of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlprof.workloads.embodied.policies.base import Features, Prefix
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.policies.flow import FlowPolicy
 
-#: Chains of one batch size and priority that may be alive at once; of more, the first one is given up.
+#: Chains of one batch size and kind of stream that may be alive at once; of more, the first one is given up.
 MOST_CHAINS = 8
 _WARM_UP = 3
 
@@ -57,7 +57,7 @@ class CapturedSteps:
             )
         self._policy = policy
         self._lock = threading.Lock()
-        self._chains: dict[tuple[int, int], list[_Chain]] = {}
+        self._chains: dict[tuple[Any, ...], list[_Chain]] = {}
         self._began = 0
         self.refused: str | None = None
 
@@ -70,6 +70,11 @@ class CapturedSteps:
         """Drop all graphs: the weights have moved."""
         with self._lock:
             self._chains = {}
+
+    def forget_share(self, device: int, sms: int) -> None:
+        """Drop the graphs of streams with a part of the SMs."""
+        with self._lock:
+            self._chains = {key: chains for key, chains in self._chains.items() if key[2] != (device, sms)}
 
     def step(
         self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int
@@ -88,10 +93,11 @@ class CapturedSteps:
 
     def _chain(self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int) -> _Chain:
         key = _identity(prefix)
-        # kernels of a graph keep the priority of the stream that they were captured from
-        priority = torch.cuda.current_stream().priority
+        # kernels of a graph keep priority and SMs of the stream that they were captured from
+        current, shares = torch.cuda.current_stream(), self._policy.sm_shares
+        sms = None if shares is None else shares.context_of(current)
         with self._lock:
-            chains = self._chains.setdefault((len(point), priority), [])
+            chains = self._chains.setdefault((len(point), current.priority, sms), [])
             chain = next((c for c in chains if c.key == key), None) if index else None
             if chain is None:
                 chain = next((c for c in chains if c.key is None), None)
@@ -99,7 +105,9 @@ class CapturedSteps:
                     # one capture at a time; other threads may launch and allocate meanwhile, but not compile
                     compiled = getattr(self._policy, "compiled", None)
                     with nullcontext() if compiled is None else compiled.lock:
-                        chain = _Chain(self._policy, point, prefix, features, noise)
+                        aside = None if shares is None else shares.beside(current)
+                        aside = aside or torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
+                        chain = _Chain(self._policy, point, prefix, features, noise, aside)
                     chains.append(chain)
                 elif chain is None:
                     chain = min(chains, key=lambda c: c.began)
@@ -122,7 +130,13 @@ class _Chain:
     """One graph and its buffers."""
 
     def __init__(
-        self, policy: FlowPolicy, point: Tensor, prefix: Prefix, features: Features, noise: Tensor
+        self,
+        policy: FlowPolicy,
+        point: Tensor,
+        prefix: Prefix,
+        features: Features,
+        noise: Tensor,
+        aside: torch.cuda.Stream,
     ) -> None:
         self.key: tuple[Any, ...] | None = None
         self.began = 0
@@ -143,7 +157,6 @@ class _Chain:
             )
 
         current = torch.cuda.current_stream()
-        aside = torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
         with torch.no_grad():
             with torch.cuda.stream(aside):
