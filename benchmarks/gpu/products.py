@@ -3,10 +3,11 @@
     python -m benchmarks.gpu.products --out OUT
     python -m benchmarks.gpu.products --out OUT --percents 100 --rehearse      # on a processor
 
-Under an MPS daemon of its own, one fresh client after another (`--at-once` for several): all kinds of
-products that `rlprof.overlap.quota.products` looks at, under each share; then, with the shares under which
-some are wrong, again with variables and settings that change how cuBLAS chooses its kernels, and by captured
-CUDA graphs. `products.json` is written after every client.
+Under an MPS daemon of its own, one fresh client after another (`--at-once` for several): one client with
+all SMs looks at all kinds of products that `rlprof.overlap.quota.products` knows in green contexts of each
+part of the SMs; others under each share of MPS; then, with the shares under which some are wrong, again with
+variables and settings that change how cuBLAS chooses its kernels, and by captured CUDA graphs.
+`products.json` is written after every client.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ WAYS: dict[str, tuple[dict[str, str], str]] = {
 }
 #: SMs of the GPU, for the last of them.
 ALL_SMS = 132
+#: The way of a client that makes green contexts, and how often it measures a product in each.
+GREEN, GREEN_RUNS = "green contexts", 20
+#: The product that is timed: one that fills the GPU.
+TIMED = (8960, 2048, 2048)
 
 
 def client(how: str) -> dict[str, Any]:
@@ -44,6 +49,8 @@ def client(how: str) -> dict[str, Any]:
     from rlprof.overlap.quota.products import check_products
 
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    if how == "green":
+        return {"parts": parts_of_the_sms()}
     if how.startswith("carveout="):
         sms = torch.cuda.get_device_properties(device).multi_processor_count if device != "cpu" else ALL_SMS
         value = how.partition("=")[2]
@@ -55,11 +62,55 @@ def client(how: str) -> dict[str, Any]:
     return found.to_dict() | {"kernels": _kernels(found.wrong) if device != "cpu" else {}}
 
 
-def _captured(a: Any, b: Any, out: Any) -> None:
-    """The product by a CUDA graph of its own, which writes into `out`."""
+def parts_of_the_sms() -> list[dict[str, Any]]:
+    """Products in green contexts, smallest parts last; all SMs are the process itself."""
+    from functools import partial
+
+    from rlprof.overlap.green import SmShares
+    from rlprof.overlap.quota.products import check_products
+
+    shares, found = SmShares(), []
+    for percent, sms in reversed(shares.parts(0).percents):
+        row: dict[str, Any] = {"percent": percent, "sms": sms}
+        try:
+            with shares.current("products", 0, percent):
+                for how, product in (("plain", None), ("captured", partial(_captured, shares=shares))):
+                    looked = check_products("cuda:0", product=product)
+                    row[how] = {k: v for k, v in looked.to_dict().items() if k != "sms"}
+                row["time_ms"] = _time_ms()
+        except Exception as error:  # the other parts tell as much
+            row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+        found.append(row)
+    return found
+
+
+def _time_ms() -> float:
+    """Median time of a product in the current stream."""
+    import statistics
+
     import torch
 
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    rows, inner, columns = TIMED
+    a = torch.ones(rows, inner, device="cuda:0", dtype=torch.bfloat16)
+    b = torch.ones(inner, columns, device="cuda:0", dtype=torch.bfloat16)
+    times = []
+    for _ in range(GREEN_RUNS):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        began.record()
+        torch.mm(a, b)
+        ended.record()
+        ended.synchronize()
+        times.append(float(began.elapsed_time(ended)))
+    return round(statistics.median(times), 4)
+
+
+def _captured(a: Any, b: Any, out: Any, shares: Any = None) -> None:
+    """The product by a CUDA graph of its own, which writes into `out`, on SMs of the current stream."""
+    import torch
+
+    current = torch.cuda.current_stream()
+    aside = None if shares is None else shares.beside(current)
+    aside = aside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     spare = torch.empty_like(out)
     with torch.cuda.stream(aside):
@@ -110,7 +161,7 @@ class Run:
         if left_s < self.args.client_seconds:
             self.document["left_out"].append(row)
             return
-        variables, how = WAYS[way]
+        variables, how = WAYS.get(way, ({}, "green"))
         share = {} if self.args.rehearse else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
         try:
             ran = subprocess.run(
@@ -127,7 +178,14 @@ class Run:
             row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
         self.document["rows"].append(row)
         wrong = row.get("failed", f"{len(row.get('wrong', ()))} of {row.get('tried')} wrong")
-        print(f"{percent:3} % {row.get('sms')} SMs, {way}: {wrong}", flush=True)
+        for part in row.get("parts", ()):
+            looked = [
+                f"{how} {len(part[how]['wrong'])} wrong" for how in ("plain", "captured") if how in part
+            ]
+            wrong = part.get("failed", f"{', '.join(looked)}, {part.get('time_ms')} ms")
+            print(f"{part['percent']:3} % {part['sms']} SMs, {way}: {wrong}", flush=True)
+        if "parts" not in row:
+            print(f"{percent:3} % {row.get('sms')} SMs, {way}: {wrong}", flush=True)
         self.save()
 
     def save(self) -> None:
@@ -135,7 +193,9 @@ class Run:
 
     def all(self) -> None:
         with ThreadPoolExecutor(self.args.at_once) as pool:
-            list(pool.map(lambda p: self.one(p, "as they are"), self.args.percents))
+            first = [] if self.args.rehearse else [(100, GREEN)]
+            first += [(p, "as they are") for p in self.args.percents]
+            list(pool.map(lambda one: self.one(*one), first))
             bad = [r["percent"] for r in self.document["rows"] if r.get("wrong")]
             # the largest one first: it is the one that somebody would want
             wanted = [(p, w) for p in sorted(bad, reverse=True)[:2] for w in list(WAYS)[1:]]

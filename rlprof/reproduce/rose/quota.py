@@ -1,6 +1,6 @@
 """Figs 10 and 15: the time of two overlapping branches against the quota of the one that waits.
 
-Of SMs under MPS; the preset `smoke` searches a small quota of this processor's cores.
+Of SMs, by MPS or by green contexts under it; the preset `smoke` searches a small quota of this processor's cores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rlprof.reproduce.compare import Compared, amount, yes
 from rlprof.reproduce.papers import Paper
 from rlprof.reproduce.rose.cores import search_here, settings
 from rlprof.reproduce.rose.others import not_measured
-from rlprof.reproduce.rose.products import WRONG, labelled, looked_at
+from rlprof.reproduce.rose.products import BY_GREEN, WRONG, labelled, looked_at
 from rlprof.reproduce.rose.provenance import run_facts
 from rlprof.reproduce.rose.results import (
     Document,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: What a document of `rlprof quota` has.
 MARKS = {"mechanism", "branches", "alone", "together", "search"}
 ALL_PERCENT = 100
+#: Mechanisms that give shares of the SMs.
+OF_SMS = ("mps", BY_GREEN)
 #: Levels whose times are as near to the least one, as a share of it, are told: rounds scatter as much.
 NEAR = 0.03
 
@@ -91,7 +93,7 @@ def _embodied_rows(base: Mapping[str, Any], document: Document) -> list[dict[str
     facts = {
         **base,
         "run": "quotas",
-        "mechanism": "mps",
+        "mechanism": found.get("mechanism", "mps"),
         "unit": "SMs",
         "simulator": config["simulator"],
         "branches": f"{pair['earlier']}; {pair['later']}: {config['policy']}, {config['envs']} environments",
@@ -150,6 +152,7 @@ def _row(
         "least_s": time.get("low_s"),
         "most_s": time.get("high_s"),
         "runs": time.get("runs"),
+        "products": None,
     }
 
 
@@ -160,7 +163,7 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
             "here": lambda: labelled(trial_rows("here", search_here()), {})
         }
         return Study("rose/quota", preset, seed, settings(), cases)
-    stored = documents(checkout, lambda d: any(row["mechanism"] == "mps" for row in trial_rows("", d)))
+    stored = documents(checkout, lambda d: any(row["mechanism"] in OF_SMS for row in trial_rows("", d)))
     looked = looked_at(checkout)
 
     def rows(file: str, document: Document) -> list[dict[str, Any]]:
@@ -170,13 +173,22 @@ def study(preset: str, seed: int, checkout: Path) -> Study:
 
 
 def chosen(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the search that is shown: of embodied training if there is one, with most levels."""
+    """Return the rows of the search that is shown.
+
+    Of embodied training if there is one; of these one without levels by which products are wrong, if there is
+    one; and then the one with most levels.
+    """
     import polars as pl
 
+    trial = pl.col("kind") == "trial"
     runs = frame.group_by("file", "run", maintain_order=True).agg(
-        (pl.col("kind") == "trial").sum().alias("levels"), pl.col("simulator").first()
+        trial.sum().alias("levels"),
+        pl.col("simulator").first(),
+        (trial & (pl.col("products") == WRONG)).any().alias("wrong"),
     )
-    runs = runs.sort(pl.col("simulator").is_not_null(), "levels", descending=True, maintain_order=True)
+    of_training = pl.col("simulator").is_not_null()
+    order = (of_training, of_training & ~pl.col("wrong").fill_null(value=False), "levels")
+    runs = runs.sort(*order, descending=True, maintain_order=True)
     file, run, *_ = runs.row(0)
     return frame.filter(pl.col("file") == file, pl.col("run") == run)
 

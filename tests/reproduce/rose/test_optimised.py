@@ -708,3 +708,35 @@ def test_a_workload_is_named_after_its_simulator(simulator: str, chunk_steps: in
     assert (name == usual) == (envs == results.USUAL_ENVS[simulator])
     assert results.policy_of(name) == results.USUAL_POLICY
     assert results.file_stem(name).isidentifier()
+
+
+def with_levels(times: dict[int, float], **how: str) -> dict[str, Any]:
+    """A search of a rollout's quota with these times, of levels whose SMs are as many as their percentage."""
+    trials = [{"setting": p, "amount": p, "time_s": t, "runs": 4} for p, t in times.items()]
+    return rollout_quota(search={"trials": trials}, sweep=trials, **how)
+
+
+def test_a_search_whose_levels_are_right_is_shown_before_one_with_more_levels(tmp_path: Path) -> None:
+    """By MPS there were more levels, and products were wrong with the best one."""
+    by_mps = with_levels({100: 5.0, 92: 4.5, 76: 4.0, 50: 4.2})
+    by_green = with_levels({100: 5.0, 90: 4.6, 60: 4.3}, mechanism="green contexts")
+    right = {"tried": 36, "wrong": []}
+    looked = {
+        "rows": [
+            {"percent": 76, "way": "as they are", "sms": 76, "wrong": [1]},
+            *({"percent": p, "way": "as they are", "sms": p, "wrong": []} for p in (100, 92)),
+            {"percent": 100, "way": "green contexts", "parts": [{"sms": 60, "plain": right}]},
+        ]
+    }
+    there = made.checkout(tmp_path, mps=by_mps, green=by_green, looked=looked)
+    frame = obtain(quota.study("h200", 0, there), tmp_path / "out").table.frame
+    table = quota.sweep(frame)
+    assert table["percent"].to_list() == [100.0, 90.0, 60.0]
+    shown = quota.chosen(frame)
+    assert set(shown["mechanism"]) == {"green contexts"}
+    levels = shown.filter(pl.col("kind") == "trial").sort("percent")
+    assert levels["products"].to_list() == ["right", None, None]
+    there = made.checkout(tmp_path / "mps", mps=by_mps, looked=looked)
+    frame = obtain(quota.study("h200", 0, there), tmp_path / "other").table.frame
+    assert quota.sweep(frame)["percent"].to_list() == [100.0, 92.0, 76.0, 50.0]
+    assert "matrix products are wrong with 76 %" in quota.cause(frame)
