@@ -10,7 +10,8 @@ then goes over what was measured. A kill loses nothing of what was written after
 
 Chunks of an episode take different times. Every round tells which it was, all quotas have each about equally
 often, and they are compared by their time for the mean chunk of an episode, the same work for all:
-`benchmarks.gpu.quota_rounds` defines it, and computes a stored result again.
+`benchmarks.gpu.quota_rounds` defines it, and computes a stored result again. With ``--by green`` the quotas
+are those of a rollout in this process (`benchmarks.gpu.green_quota`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ CONTEXT_BYTES = 1.5e9
 class Run:
     """One simulator, and a rollout process for each quota."""
 
+    #: Quotas are those of processes.
+    process = True
+
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.config = args, replace(configuration(args), rollout_process=True)
+        self.args, self.config = args, replace(configuration(args), rollout_process=self.process)
         self.ends: float = end_s(args.seconds)
         facts = {
             "command": "rollout_quota",
@@ -94,7 +98,7 @@ class Run:
             self.trainer = make_trainer(self.config)
             self.rollouts[100] = self.trainer.rollout
             self.threads = Threads()
-            found["handed_over_bytes"] = self.trainer.rollout.handed_over_bytes
+            found["handed_over_bytes"] = getattr(self.trainer.rollout, "handed_over_bytes", None)
             found.update(self.gpu.memory())
         with self.report.step("levels") as found:
             self.levels = {level.setting: level for level in self.probed()}
@@ -315,7 +319,7 @@ class Run:
         failed: dict[str, list[int]] = {}
         for percent, future in started.items():
             if (error := future.exception()) is not None:
-                failed.setdefault(_reason(error), []).append(percent)
+                failed.setdefault(reason_of(error), []).append(percent)
                 self.end([percent])
         ready = [p for p in percents if p in self.rollouts]
         self.start_s = time.monotonic() - began
@@ -345,7 +349,7 @@ class Run:
                     if percent == 100:
                         raise
                     lost.add(percent)
-                    failed.setdefault(_reason(error), []).append(percent)
+                    failed.setdefault(reason_of(error), []).append(percent)
                     print(f"   {percent} % is given up: {error}", flush=True)
 
     def settled(self, percent: int, phase: str) -> bool:
@@ -372,7 +376,7 @@ class Run:
         self.report.write()
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Why, for a person: errors of rlprof say it all."""
     from rlprof.errors import RlprofError
 
@@ -409,6 +413,7 @@ def main() -> None:
     add("--at-once", type=int, default=8, help="most processes at the same time, beside that with all SMs")
     add("--anyway", action="store_true", help="measure the range also where the simulator waits")
     add("--levels", type=_percentages, help="percentages, and 100, in place of all")
+    add("--by", choices=("mps", "green"), default="mps", help="processes, or green contexts of this one")
     add("--mps", action="store_true", help="start an MPS daemon for the run")
     add(
         "--pair-only",
@@ -421,7 +426,12 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with mps_daemon() if args.mps else nullcontext():
-        run = Run(args)
+        if args.by == "green":
+            from benchmarks.gpu.green_quota import GreenRun
+
+            run: Run = GreenRun(args)
+        else:
+            run = Run(args)
 
         def interrupt(*_: Any) -> None:
             """As Ctrl-C: what was measured is written, and processes are ended."""

@@ -55,11 +55,38 @@ if share and any("rollout_serve" in word for word in sys.orig_argv):
     policies.make = make
 """
 
+#: Parts of SMs that are none; by one of them a product is wrong.
+IN_ONE_PROCESS = """
+import os
+from contextlib import contextmanager
+from rlprof.overlap.green import SmParts, SmShares
+from rlprof.overlap.quota.products import Products, WrongProduct
+from rlprof.workloads.embodied import rollout_share
 
-def run(out: Path, failing: str, *more: str) -> tuple[dict[str, Any], str]:
+class Parts(SmShares):
+    asked = None
+    def parts(self, device):
+        return SmParts(tuple(range(20, 101, 20)))
+    @contextmanager
+    def current(self, lane, device, percent):
+        self.asked = percent
+        yield
+
+def of(cls, policy, device, percent):
+    shares = Parts()
+    def look(_):
+        wrong = shares.asked == int(os.environ["FAILING"])
+        return Products(100, 1, (WrongProduct(1, 2, 3, "forward", 8, 3, None),) if wrong else ())
+    return cls(shares, "cuda:0", percent, look=look)
+
+rollout_share.RolloutShare.of = classmethod(of)
+"""
+
+
+def run(out: Path, failing: str, *more: str, changes: str = IN_A_PROCESS) -> tuple[dict[str, Any], str]:
     """What the script wrote, and what it said."""
     (out / "more").mkdir(parents=True)
-    (out / "more" / "sitecustomize.py").write_text(IN_A_PROCESS)
+    (out / "more" / "sitecustomize.py").write_text(changes)
     surroundings = {**os.environ, "FAILING": failing, "PYTHONPATH": python_path(out / "more")}
     command = [sys.executable, "-m", "benchmarks.gpu.rollout_quota", "--out", str(out), *SIZES, *more]
     done = subprocess.run(
@@ -123,6 +150,24 @@ def test_the_range_and_what_is_around_its_best_become_rows(tmp_path: Path) -> No
     (file,) = place_rose.place([out], there).files
     assert file.parent == there / "benchmarks" / "results" / "gpu"
     assert len(trial_rows("f", json.loads(file.read_text()))) == len(rows)
+
+
+@pytest.mark.slow
+def test_quotas_of_a_rollout_in_this_process(tmp_path: Path) -> None:
+    document, said = run(tmp_path / "out", "60", "--by", "green", "--coarse", "1", changes=IN_ONE_PROCESS)
+    steps = document["steps"]
+    assert list(steps) == ["build", "levels", "alone", "pair", "sweep_80_60_40_20"]
+    assert all(step["ok"] for step in steps.values())
+    assert document["config"]["rollout_process"] is False
+    ((reason, left_out),) = steps["sweep_80_60_40_20"]["failed"].items()
+    assert "with 60 SMs 1 of 1 kinds of matrix products are wrong" in reason
+    assert left_out == [60]
+    assert said.count("not started: 60 %") == 1
+    assert {"100 %", "80 %", "40 %", "20 %"} == set(document["summary"])
+    assert document["quotas"]["mechanism"] == "green contexts"
+    rows = trial_rows("f", as_on_a_gpu(document))
+    assert {row["mechanism"] for row in rows} == {"green contexts"}
+    assert {row["percent"] for row in rows if row["kind"] == "trial"} == {100.0, 80.0, 40.0, 20.0}
 
 
 def test_where_no_process_starts_the_reason_is_said_once_and_nothing_is_placed(tmp_path: Path) -> None:
