@@ -32,10 +32,7 @@ class GreenRun(Run):
         return [level for level in self.share.levels() if chosen is None or level.setting in chosen]
 
     def predict(self, percent: int) -> None:
-        from rlprof.workloads.embodied.nodes import ROLLOUT
-
-        number = int(self.config.device.partition(":")[2] or 0)
-        with self.share.shares.current(ROLLOUT, number, None if percent == ALL else percent):
+        with self.share.current(None if percent == ALL else percent):
             super().predict(percent)
 
     def fits(self, wanted: int) -> int:

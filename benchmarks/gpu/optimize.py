@@ -82,6 +82,7 @@ def main() -> None:
     )
     add("--measured", type=Path, help="measurements.jsonl of an earlier call, which are not made again")
     add("--trainer-percent", type=int, help="with --mps: share of the SMs of policy and training")
+    add("--rollout-share", type=int, help="an order with this share of the SMs for the rollout, in percent")
     add("--trainer-below", action="store_true", help="with --mps: simulators' kernels go before the policy's")
     add("--memory", action="store_true", help="measure the memory of calls first, and check it")
     add("--quota-trials", type=int, default=2, help="runs of the comparison under each level")

@@ -72,7 +72,7 @@ class Run(Turns):
         self.steps: Any = ()
         self.by_hand_steps: Any = ()
         self.levels: Any = ()
-        self.shares: dict[str, int] = {}
+        self.quota: tuple[str, int] | None = None
         #: Keys of the simulators that draw elsewhere, by the order that has them.
         self.drawn: dict[str, Any] = {}
         self.drivers: dict[str, Any] = {}
@@ -115,6 +115,8 @@ class Run(Turns):
                     self.optimise()
                 if "quotas" in self.args.parts.split(","):
                     self.quotas()
+                if self.args.rollout_share is not None:
+                    self.given_share()
                 if "variants" in self.args.parts.split(","):
                     self.variants()
             finally:
@@ -434,7 +436,7 @@ class Run(Turns):
         return replace(result.including(measured), graph=selected.graph, steps=selected.steps)
 
     def quotas(self) -> None:
-        """Algorithm 2 for the selected graph: the simulator's share of the SMs, under MPS."""
+        """Algorithm 2 for the selected graph, under MPS: the share of the SMs of who has slack."""
         from rlprof.analysis.trials import Rule
         from rlprof.overlap.quota.clients import choose_gpu, list_gpus, probe_levels
         from rlprof.workloads.embodied.quota_file import QuotaFile
@@ -470,6 +472,7 @@ class Run(Turns):
                 trials=args.quota_trials,
                 rule=Rule(confidence=0.9, most_pairs=args.pairs),
                 budget_s=args.quota_share * self.left_s,
+                share=self.here.share,
                 sweep_every=args.quota_sweep,
                 say=lambda text: print(f"   {text}", flush=True),
             )
@@ -477,14 +480,30 @@ class Run(Turns):
             self.report.document["quotas"] = result.to_dict()
             QuotaFile(result.quotas, result.reason).write(args.out / f"quotas{args.name}.json")
             found["quotas"], found["reason"] = str(result.quotas), result.reason
-            if result.search is not None and result.level is None:
-                best = result.search.best_level  # shown in turn with q0, whatever the validation said
-                if best != self.levels[-1]:
-                    self.shares["best level"] = best.setting
-            elif result.level is not None:
-                self.shares["best level"] = result.level.setting
-            if "best level" in self.shares:
+            search = result.search
+            if search is not None and search.best != search.start:
+                # shown in turn with q0, whatever the validation said
+                self.quota = (result.component, search.best_level.setting)
                 self.graphs["with quota"] = self.graphs[name]
+
+    def given_share(self) -> None:
+        """A share of the rollout that was found elsewhere, by green contexts; nothing is searched."""
+        from rlprof.workloads.embodied.quotas import OF_ROLLOUT
+
+        name = self.best
+        if name not in self.graphs:
+            return
+        with self.report.step("given_share") as found:
+            if self.here.share is None:
+                raise RuntimeError("there is no GPU, of which the rollout could have a share")
+            percent = self.args.rollout_share
+            self.here.share.use(percent)  # products are looked at
+            self.here.share.use(None)
+            self.quota = (OF_ROLLOUT, percent)
+            self.graphs["with quota"] = self.graphs[name]
+            found["sms"] = self.here.share.shares.parts(0).amount(percent)
+            reason = "given, and found by benchmarks.gpu.rollout_quota"
+            self.report.document["quotas"] = {"quotas": {OF_ROLLOUT: percent}, "reason": reason}
 
 
 def _steps_by_round(result: Any) -> list[int]:

@@ -65,8 +65,8 @@ class Turns:
     #: Ways to draw of `--drawn`, and keys of the simulators that draw so, by the order that has them.
     ways: dict[str, dict[str, Any]]
     drawn: dict[str, Any]
-    #: Quotas that were found, drivers that are kept, and what native iterations took, for the bound.
-    shares: dict[str, int]
+    #: Whose quota was found and its percentage, drivers that are kept, and what native iterations took.
+    quota: tuple[str, int] | None
     drivers: dict[str, Any]
     uses: dict[str, Any]
     least: Any
@@ -214,6 +214,7 @@ class Turns:
         from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.drivers import make_driver
         from rlprof.workloads.embodied.graph_driver import PlacedDriver
+        from rlprof.workloads.embodied.quotas import OF_ROLLOUT, SIMULATOR
         from rlprof.workloads.embodied.record import replay_answers
         from rlprof.workloads.embodied.runner import measured_iteration
         from rlprof.workloads.embodied.sharing import sharing
@@ -224,7 +225,10 @@ class Turns:
             self.go_back()
             config = self.config if name in self.graphs else replace(self.config, schedule=name)
             driver: Any
-            share = self.shares.get("best level") if name == "with quota" else self.drawn.get(name)
+            of, percent = self.quota if name == "with quota" and self.quota else (None, None)
+            share = percent if of == SIMULATOR else self.drawn.get(name)
+            if here.share is not None:
+                here.share.use(percent if of == OF_ROLLOUT else None)
             if name not in self.graphs:  # under MPS a hybrid schedule divides the GPU
                 share = sharing(config).simulator_percent
             if here.simulator.key != share:
@@ -359,6 +363,7 @@ class Turns:
             return
         from rlprof.workloads.embodied.contracts import GlobalStep
         from rlprof.workloads.embodied.nodes import ROLLOUT
+        from rlprof.workloads.embodied.quotas import OF_ROLLOUT
 
         policy = self.here.trainer.rollout.policy
         own, cuda, seen = type(policy), self.gpu.torch.cuda, self.observed
@@ -367,6 +372,10 @@ class Turns:
                 cuda.Stream(self.config.device, priority=priority) if priority and self.gpu.cuda else None
             )
             with cuda.stream(stream):  # of None: the current one
+                own.act(policy, seen, own.noise(policy, seen, GlobalStep(0), 0, 0))
+            self.gpu.wait()
+        if (share := self.here.share) is not None and self.quota and self.quota[0] == OF_ROLLOUT:
+            with share.current(self.quota[1]):
                 own.act(policy, seen, own.noise(policy, seen, GlobalStep(0), 0, 0))
             self.gpu.wait()
 

@@ -79,9 +79,9 @@ class RolloutShare:
 
         return cls(shares, device, percent, forget)
 
-    def current(self) -> AbstractContextManager[None]:
-        """In the block the current stream is one with the share of the configuration."""
-        return self.shares.current(ROLLOUT, self._number, self.percent)
+    def current(self, percent: int | None = None) -> AbstractContextManager[None]:
+        """In the block the current stream is one with a share, by default that of the configuration."""
+        return self.shares.current(ROLLOUT, self._number, self.percent if percent is None else percent)
 
     def levels(self) -> tuple[Level, ...]:
         """Levels that there are, weakest first; the last one is all SMs.
@@ -145,7 +145,7 @@ class RolloutShare:
         """Compute with a share before anything is made of it."""
         if percent in self._right:
             return
-        with memory_of(self._device), self.shares.current(ROLLOUT, self._number, percent):
+        with memory_of(self._device), self.current(percent):
             found = self._look(self._device)
         if found.wrong:
             found = replace(found, sms=self.shares.parts(self._number).amount(percent))
