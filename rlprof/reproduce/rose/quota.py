@@ -1,6 +1,6 @@
 """Figs 10 and 15: the time of two overlapping branches against the quota of the one that waits.
 
-Of SMs, by MPS or by green contexts under it; the preset `smoke` searches a small quota of a processor's cores.
+Of SMs, by MPS or by green contexts; the preset `smoke` searches a small quota of a processor's cores.
 """
 
 from __future__ import annotations
