@@ -4,12 +4,13 @@ A percentage of MPS is that of a process, for its life. A green context is a par
 of its streams alone: a component can have fewer SMs while the rest of its process, such as training, has all
 of them, and the share can be changed between two calls. The driver rounds it up to whole groups of SMs that
 clusters of blocks need (8 on Hopper), which a percentage of MPS does not see to. Processes compute at the
-same time only as clients of MPS, here too.
+same time only as clients of MPS, here too; such a client has all SMs (a percentage of 100).
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from rlprof.overlap.errors import OverlapError
 
 #: Python package of the driver; PyTorch for CUDA comes with it.
 PACKAGE = "cuda.bindings.driver"
+#: Variable of a client of MPS; its share is that of all of the process.
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _TAKES = "it takes a whole GPU, and a driver for CUDA 12.4 or later"
 #: What the driver says where only all SMs are as many as are asked for.
 _NO_PART = ("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "CUDA_ERROR_INVALID_VALUE")
@@ -74,10 +77,11 @@ def sm_parts(device: int) -> SmParts:
     Raises
     ------
     GreenContextError
-        If the driver, or its Python package, is missing or too old.
+        If the driver, or its Python package, is missing or too old, or MPS gives this process a share.
     """
     driver, _, resource = _resource(device)
     sms = int(resource.sm.smCount)
+    _check_whole(device, sms)
     found = {sms}
     wanted = 1
     while wanted < sms:  # what is asked for is rounded up
@@ -87,6 +91,20 @@ def sm_parts(device: int) -> SmParts:
         found.add(int(part.sm.smCount))
         wanted = max(wanted, int(part.sm.smCount)) + 1
     return SmParts(tuple(sorted(found)))
+
+
+def _check_whole(device: int, sms: int) -> None:
+    """See that this process has all SMs: under a percentage of MPS green contexts have no part of their own."""
+    import torch
+
+    percent = os.environ.get(PERCENTAGE, "").strip()
+    mine = int(torch.cuda.get_device_properties(device).multi_processor_count)
+    if percent not in ("", "100", "100.0") or mine != sms:
+        has = f"{PERCENTAGE}={percent}" if percent else f"{mine} of {sms} SMs"
+        raise GreenContextError(
+            f"this process has a share of GPU {device} by MPS already ({has}), and gives none of its own under it",
+            hint=f"start it without {PERCENTAGE}, under a daemon whose default is 100",
+        )
 
 
 def _part(driver: Any, resource: Any, least: int) -> Any | None:

@@ -36,6 +36,7 @@ class Driver:
 
     def __init__(self, sms: int = 132, refuses: str = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION") -> None:
         self.sms, self.refuses = sms, refuses
+        self.seen = SimpleNamespace(multi_processor_count=sms)
         self.calls: list[tuple[Any, ...]] = []
 
     def cuDeviceGet(self, number: int) -> tuple[Any, ...]:
@@ -79,6 +80,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(green, "_driver", lambda: made)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.delenv(green.PERCENTAGE, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: made.seen)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
@@ -90,10 +93,25 @@ def test_the_driver_says_which_parts_there_are(driver: Driver) -> None:
     assert parts.parts == (*range(8, 129, 8), 132)
     assert (parts.amount(100), parts.amount(98), parts.amount(97), parts.amount(50)) == (132, 132, 132, 72)
     assert dict(parts.percents)[90] == 120
-    driver.sms = 8  # one part only
+    driver.sms = driver.seen.multi_processor_count = 8  # one part only
     assert sm_parts(0).parts == (8,)
-    driver.sms, driver.refuses = 132, "CUDA_ERROR_INVALID_VALUE"
+    driver.sms = driver.seen.multi_processor_count = 132
+    driver.refuses = "CUDA_ERROR_INVALID_VALUE"
     assert sm_parts(0).parts[-1] == 132
+
+
+def test_a_process_with_a_share_by_mps_gives_none_of_its_own(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(green.PERCENTAGE, "100")
+    assert sm_parts(0).sms == 132
+    monkeypatch.setenv(green.PERCENTAGE, "92")
+    with pytest.raises(GreenContextError, match="by MPS already .*=92"):
+        sm_parts(0)
+    monkeypatch.delenv(green.PERCENTAGE)
+    driver.seen.multi_processor_count = 100  # by the daemon's default
+    with pytest.raises(GreenContextError, match="100 of 132 SMs"):
+        sm_parts(0)
 
 
 @given(st.sets(st.integers(1, 300), min_size=1).map(sorted))
