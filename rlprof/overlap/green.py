@@ -94,7 +94,7 @@ def sm_parts(device: int) -> SmParts:
 
 
 def _check_whole(device: int, sms: int) -> None:
-    """See that this process has all SMs: under a percentage of MPS green contexts have no part of their own."""
+    """See that this process has all SMs: under a percentage of MPS green contexts have no part."""
     import torch
 
     percent = os.environ.get(PERCENTAGE, "").strip()
@@ -102,7 +102,7 @@ def _check_whole(device: int, sms: int) -> None:
     if percent not in ("", "100", "100.0") or mine != sms:
         has = f"{PERCENTAGE}={percent}" if percent else f"{mine} of {sms} SMs"
         raise GreenContextError(
-            f"this process has a share of GPU {device} by MPS already ({has}), and gives none of its own under it",
+            f"this process has a share of GPU {device} by MPS already ({has}), which green contexts cannot divide",
             hint=f"start it without {PERCENTAGE}, under a daemon whose default is 100",
         )
 

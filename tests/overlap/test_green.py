@@ -106,7 +106,7 @@ def test_a_process_with_a_share_by_mps_gives_none_of_its_own(
     monkeypatch.setenv(green.PERCENTAGE, "100")
     assert sm_parts(0).sms == 132
     monkeypatch.setenv(green.PERCENTAGE, "92")
-    with pytest.raises(GreenContextError, match="by MPS already .*=92"):
+    with pytest.raises(GreenContextError, match=r"by MPS already .*=92"):
         sm_parts(0)
     monkeypatch.delenv(green.PERCENTAGE)
     driver.seen.multi_processor_count = 100  # by the daemon's default
