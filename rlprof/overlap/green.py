@@ -102,7 +102,7 @@ def _check_whole(device: int, sms: int) -> None:
     if percent not in ("", "100", "100.0") or mine != sms:
         has = f"{PERCENTAGE}={percent}" if percent else f"{mine} of {sms} SMs"
         raise GreenContextError(
-            f"this process has a share of GPU {device} by MPS already ({has}), which green contexts cannot divide",
+            f"this process has a share of GPU {device} by MPS already ({has}): green contexts have no part",
             hint=f"start it without {PERCENTAGE}, under a daemon whose default is 100",
         )
 
