@@ -23,6 +23,8 @@ from rlprof.overlap.errors import OverlapError
 PACKAGE = "cuda.bindings.driver"
 #: Variable of a client of MPS; its share is that of all of the process.
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+#: Lane of streams that are no component's.
+_BESIDE = "beside"
 _TAKES = "it takes a whole GPU, and a driver for CUDA 12.4 or later"
 #: What the driver says where only all SMs are as many as are asked for.
 _NO_PART = ("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "CUDA_ERROR_INVALID_VALUE")
@@ -188,12 +190,12 @@ class SmShares:
             return self._streams[key]
 
     def beside(self, stream: Any) -> Any | None:
-        """Make a further stream with SMs and priority of one of these; None if it is none of these."""
+        """Return another stream with SMs and priority of one of these; None if it is none of these.
+
+        It is the same one each time: libraries keep memory for every stream that they have seen.
+        """
         context = self.context_of(stream)
-        if context is None:
-            return None
-        with self._lock:
-            return self._new_stream(*context, stream.priority)
+        return None if context is None else self._stream(_BESIDE, *context, stream.priority)
 
     def context_of(self, stream: Any) -> tuple[int, int] | None:
         """Device and number of SMs of a stream; None if it is none of these."""

@@ -164,7 +164,7 @@ def _tried(result: Mapping[str, Any], _width: Any) -> Section:
 
 
 def _quotas(result: Mapping[str, Any], width: Any) -> Section:
-    lead = "Algorithm 2: the share of the SMs of the process that has slack, level by level."
+    lead = "Algorithm 2: the share of the SMs of who has slack, level by level."
     found = quota.quota_of(result)
     if isinstance(found, Unavailable):
         return Section("Quotas", lead, [found])

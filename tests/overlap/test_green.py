@@ -185,6 +185,7 @@ def test_a_component_has_streams_of_its_share(driver: Driver) -> None:
     beside = shares.beside(one)
     assert beside is not one
     assert shares.context_of(beside) == (0, 72)
+    assert shares.beside(one) is beside
     assert shares.beside(Stream(7, 0)) is None
 
 
