@@ -19,6 +19,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from rlprof.cores import usable_cores
 from rlprof.overlap.bindings import External, Ref, Slice, arguments
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
 from rlprof.overlap.dependencies import dependencies
-from rlprof.overlap.execute import Executor
+from rlprof.overlap.execute import Executor, MakeBackend
 from rlprof.overlap.lower import lower, priorities
+from rlprof.overlap.materialise import Arguments
 from rlprof.overlap.specs import BatchSpec, Cell, NodeSpec, StateSpec
 from rlprof.taskgraph import SerialBackend, ThreadBackend, run
 
@@ -124,15 +126,20 @@ def main() -> None:
         "r/step": lambda action, samples=None: (action, action),  # noqa: ARG005
     }
     executor = Executor(small, entries, {})
-    external = ((np.zeros((4, 3)),), {})
+    external: Arguments = ((np.zeros((4, 3)),), {})
     empty = dict.fromkeys(entries, lambda task, inputs: None)  # noqa: ARG005
+    backends: dict[str, MakeBackend] = {
+        "serial": SerialBackend,
+        "threads": partial(ThreadBackend, workers=2),
+    }
+
+    def empty_tasks(backend: MakeBackend) -> object:
+        return run(executor.tasks, backend(empty))
+
     micros = {}
-    for name, backend in (
-        ("serial", SerialBackend),
-        ("threads", lambda calls: ThreadBackend(calls, workers=2)),
-    ):
-        ours = measured(lambda b=backend: executor.run(external, backend=b), options.rounds)
-        own = measured(lambda b=backend: run(executor.tasks, b(empty)), options.rounds)
+    for name, backend in backends.items():
+        ours = measured(partial(executor.run, external, backend=backend), options.rounds)
+        own = measured(partial(empty_tasks, backend), options.rounds)
         micros[name] = {
             "call": summary([1e6 * s / len(small) for s in ours]),
             "task graph": summary([1e6 * s / len(small) for s in own]),

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -119,8 +120,8 @@ def measure(path: Path, peer_python: str, repeats: int) -> dict[str, object]:
     if abs(a.busy_ns - b.busy_ns) > TOLERANCE_NS or a.events != b.events:
         raise SystemExit(f"{path.name}: busy time differs: rlprof {a}, traceinsight {b}")
 
-    def faster(attribute: str) -> float:
-        mine, theirs = ([getattr(r, attribute) for r in runs] for runs in (ours, peer))
+    def faster(spent_s: Callable[[Run], float]) -> float:
+        mine, theirs = ([spent_s(r) for r in runs] for runs in (ours, peer))
         return round(statistics.median(theirs) / statistics.median(mine), 2)
 
     return {
@@ -129,8 +130,8 @@ def measure(path: Path, peer_python: str, repeats: int) -> dict[str, object]:
         "rlprof": summary(ours),
         "traceinsight": summary(peer),
         "busy_difference_ns": b.busy_ns - a.busy_ns,
-        "times_faster_wall": faster("wall_s"),
-        "times_faster_cpu": faster("cpu_s"),
+        "times_faster_wall": faster(lambda r: r.wall_s),
+        "times_faster_cpu": faster(lambda r: r.cpu_s),
         "runs": {"rlprof": [asdict(r) for r in ours], "traceinsight": [asdict(r) for r in peer]},
     }
 

@@ -387,7 +387,8 @@ def main() -> None:
             if f"<!-- {name} -->" not in text:
                 print(f"{name}: README.md has no place for it (<!-- {name} --> ... <!-- end -->)")
             block = f"<!-- {name} -->\n{table(result)}\n<!-- end -->"
-            text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
+            literal = block.replace("\\", r"\\")
+            text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", literal, text, flags=re.DOTALL)
     readme.write_text(text)
 
 

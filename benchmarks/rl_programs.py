@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlprof.overlap.bindings import Binding, External, Pack, Ref, arguments
 from rlprof.overlap.callgraph import INITIAL, Access, Call, CallGraph
@@ -64,11 +65,11 @@ class _Builder:
             level = above.loop_level
             if loop is not None:
                 level += 1
-        kind = "loop" if loop is not None or root else "plain"
+        kind: Literal["plain", "loop"] = "loop" if loop is not None or root else "plain"
         self.nodes[path] = NodeSpec(
             path,
             parent,
-            kind,  # type: ignore[arg-type]
+            kind,
             loop,
             level,
             component=component,

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def processes(rounds: int) -> dict[str, Any]:
     with ProcessBackend({"a": array_worker, "b": array_worker}) as backend:
         for _ in range(rounds):
             for what, graph in graphs.items():
-                spent, result = timed(lambda graph=graph: run(graph, backend))
+                spent, result = timed(partial(run, graph, backend))
                 assert not verify(graph, result.record)
                 micros[what].append(1e6 * spent / (len(graph) if what == "empty" else len(graph) / 2))
     found: dict[str, Any] = {

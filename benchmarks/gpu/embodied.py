@@ -56,6 +56,9 @@ def selftest(args: argparse.Namespace) -> None:
             draw.normal(size=(batch, 8)).astype(np.float32), images, np.zeros(batch, dtype=np.int64)
         )
 
+    def twice(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.concatenate([array, array])
+
     policy: Any = None
     with report.step("build") as found:
         began = time.perf_counter()
@@ -106,15 +109,20 @@ def selftest(args: argparse.Namespace) -> None:
         actor = Actor(
             policy, algorithm, learning_rate=1e-6, global_batch=2 * micro, micro_batch=micro, seed=0
         )
-        twice = Observation(*(None if a is None else np.concatenate([a, a]) for a in observation))
+        images = None if observation.images is None else twice(observation.images)
+        seen_twice = Observation(twice(observation.state), images, twice(observation.task))
         zeros = np.zeros(2 * micro, np.float32)
-        chain, log_prob = (np.concatenate([a, a]) for a in (answer.chain, answer.log_prob))
-        batch_ = Batch(twice, chain, log_prob, zeros, zeros + 1, zeros)
+        batch_ = Batch(seen_twice, twice(answer.chain), twice(answer.log_prob), zeros, zeros + 1, zeros)
         order = np.arange(2 * micro)
         found["training_step"] = gpu.timed(lambda: actor.training_step(batch_, order, 0), 2)
         found["log"] = actor.training_step(batch_, order, 0)
         found.update(gpu.memory())
-        found["offload"] = gpu.timed(lambda: (actor.offload("cpu"), actor.reload(config.device)), 2)
+
+        def move() -> None:
+            actor.offload("cpu")
+            actor.reload(config.device)
+
+        found["offload"] = gpu.timed(move, 2)
         found["after_reload"] = actor.training_step(batch_, order, 0)["grad_norm"]
     if gpu.cuda and policy.spec.denoise_steps:
         with report.step("captured") as found:

@@ -23,7 +23,7 @@ from benchmarks.gpu.common import machine, sampling, save
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_elapsed"
 
 
-def kinds() -> dict[str, Callable[[], None]]:
+def kinds() -> dict[str, Callable[[], object]]:
     """What is run, each for a few seconds."""
     import torch
 
@@ -40,7 +40,7 @@ def kinds() -> dict[str, Callable[[], None]]:
     }
 
 
-def _then_idle(work: Callable[[], Any]) -> None:
+def _then_idle(work: Callable[[], object]) -> None:
     import torch
 
     work()
@@ -58,7 +58,7 @@ def watch(stop: threading.Event, seen: list[tuple[int, float]]) -> None:
         seen.append((time.monotonic_ns(), pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100))
 
 
-def run(work: Callable[[], None], seconds: float) -> tuple[int, int]:
+def run(work: Callable[[], object], seconds: float) -> tuple[int, int]:
     import torch
 
     work()
@@ -71,17 +71,17 @@ def run(work: Callable[[], None], seconds: float) -> tuple[int, int]:
     return began, time.monotonic_ns()
 
 
-def busy_frac(work: Callable[[], None]) -> float:
+def busy_frac(work: Callable[[], object]) -> float:
     """Share of time with a kernel in flight, over half a second under torch's profiler."""
-    import torch
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run(work, 0.5)
-    spans = sorted(
+    spans: list[tuple[int, int]] = sorted(
         (e.start_ns(), e.start_ns() + e.duration_ns())
         for e in profiler.profiler.kineto_results.events()
-        if e.device_type() == torch.autograd.DeviceType.CUDA
+        if e.device_type() == DeviceType.CUDA
     )
     total, reached = 0, spans[0][0]
     for start, end in spans:

@@ -85,11 +85,11 @@ class Pair:
         with ThreadPoolExecutor(3) as pool:
             made = [pool.submit(make_simulator, changed) for _ in range(2)]
             pool.submit(_import_policies)
-        failed = [m.exception() for m in made if m.exception() is not None]
+        failed = [error for m in made if (error := m.exception()) is not None]
         self.simulators = [m.result() for m in made if m.exception() is None]
         if failed:
             self.close()
-            raise failed[0]  # type: ignore[misc]
+            raise failed[0]
         self.spec = self.simulators[0].spec
         self.process_ids = tuple(p for s in self.simulators for p in getattr(s, "process_ids", ()))
 

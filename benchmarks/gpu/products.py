@@ -156,7 +156,7 @@ class Run:
 
     def one(self, percent: int, way: str) -> None:
         """One client."""
-        row = {"percent": percent, "way": way}
+        row: dict[str, Any] = {"percent": percent, "way": way}
         left_s = self.ends - time.monotonic()
         if left_s < self.args.client_seconds:
             self.document["left_out"].append(row)

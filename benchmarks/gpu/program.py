@@ -162,6 +162,7 @@ def edges(count: int) -> Answer:
 
 
 def profile(count: int) -> Answer:
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
@@ -170,7 +171,7 @@ def profile(count: int) -> Answer:
         for _ in range(count):
             x.add_(1.0)
         torch.cuda.synchronize()
-    kernels = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels = [e for e in p.events() if e.device_type == DeviceType.CUDA]
     return {"launched": count, "recorded": len(kernels)}
 
 

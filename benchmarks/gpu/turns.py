@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -49,7 +50,7 @@ def ways_to_draw(text: str, config: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-class Turns:
+class Turns(ABC):
     """One trainer, driven in every order; `benchmarks.gpu.optimize_run.Run` makes it and finds the orders."""
 
     args: Any
@@ -73,10 +74,16 @@ class Turns:
     left_s: Any
     #: Where every iteration begins; None: it goes on from the one before.
     start: Start | None
+    #: Priorities of CUDA streams by component.
+    streams: dict[str, int]
     #: Levers that an order is without, a key of `WITHOUT`.
     without: dict[str, str]
     #: First observation of the latest iteration.
     observed: Any
+
+    @abstractmethod
+    def bound(self) -> None:
+        """Bounds by all native iterations that were read until now."""
 
     def variants(self) -> None:
         """Complete iterations of every order in turn; those that only complete the picture get fewer.

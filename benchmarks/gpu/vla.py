@@ -54,13 +54,15 @@ class Policy(nn.Module):
         tokens_bld = self.embed(images).flatten(2).transpose(1, 2).reshape(BATCH, -1, 2048)
         for layer in self.backbone:
             tokens_bld = layer(tokens_bld)
-        return tokens_bld.mean(1)[:, :512]
+        context_bd: torch.Tensor = tokens_bld.mean(1)[:, :512]
+        return context_bd
 
     def denoise(self, context_bd: torch.Tensor, noise_bld: torch.Tensor) -> torch.Tensor:
         actions_bld = noise_bld + context_bd[:, None]
         for layer in self.head:
             actions_bld = layer(actions_bld)
-        return self.out(actions_bld)
+        denoised_bld: torch.Tensor = self.out(actions_bld)
+        return denoised_bld
 
 
 def _layer(width: int) -> nn.Module:
@@ -93,7 +95,7 @@ def train(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
                 loss = policy.denoise(noise_bld[:, 0], noise_bld).float().square().mean()
                 torch.cuda.synchronize()
             with rlprof.annotate("backward"):
-                loss.backward()
+                torch.autograd.backward(loss)
                 torch.cuda.synchronize()
             with rlprof.annotate("optimizer"):
                 optimizer.step()
