@@ -29,7 +29,7 @@ class Policy:
         self.noise = [np.random.default_rng((seed, sample)) for sample in range(SAMPLES)]
 
     def _features(self, seen: np.ndarray) -> np.ndarray:
-        hidden = np.tanh(self.inside @ seen)
+        hidden: np.ndarray = np.tanh(self.inside @ seen)
         for _ in range(self.work):
             hidden = np.tanh(self.recurrent @ hidden)
         return hidden

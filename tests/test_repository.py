@@ -131,6 +131,11 @@ def test_the_documented_options_are_those_of_the_command(verb: str) -> None:
     assert documented == options_of(verb)
 
 
+def test_types_of_all_code_but_the_tests_are_checked() -> None:
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    assert {p.relative_to(ROOT).parts[0] for p in tracked("*.py")} == {*checked, "tests"}
+
+
 def test_every_dependency_is_described() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = (ROOT / "docs" / "dependencies.md").read_text()
