@@ -134,7 +134,7 @@ class Counter:
     """Small objects for one fault each."""
 
     def __init__(self) -> None:
-        self.value, self.other, self.config = np.zeros(2), np.ones(2), 3.0
+        self.value, self.other = np.zeros(2), np.ones(2)
         self.seen: list[float] = []
         self.outside: Any = None
 
@@ -143,9 +143,6 @@ class Counter:
 
     def bump_other(self) -> None:
         self.other += 1
-
-    def read_config(self) -> float:
-        return self.config
 
     def sum(self) -> float:
         return float(self.value.sum())

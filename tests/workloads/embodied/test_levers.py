@@ -386,10 +386,11 @@ DRAWN_S = {"egl": (1.0, 0.8), "egl-one": (1.6, 0.6)}
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str, str]]:
     """LIBERO that is not there: an arm in its place, a given graph, recorded times; what ran in which way."""
     ran: list[tuple[bool, str, str]] = []
+    make_real = build.make_simulator
 
     def make(config: Config, *shared: Any) -> Any:
         arm = replace(config, simulator="mujoco_arm", cameras=0, rendering=None, shadows=None)
-        made: Any = build.make_simulator_of(arm, *shared)
+        made: Any = make_real(arm, *shared)
         made.rendering = config.rendering or "egl"
         return made
 
@@ -413,7 +414,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, str, str]]:
             ended="the graph is given", stopped=False, batch_times=BatchTimes(),
         )  # fmt: skip
 
-    monkeypatch.setattr(build, "make_simulator_of", build.make_simulator, raising=False)
     for module in ("build", "optimize", "graph_driver"):
         monkeypatch.setattr(f"rlprof.workloads.embodied.{module}.make_simulator", make)
     monkeypatch.setattr("rlprof.workloads.embodied.optimize_run.embodied", watched)
