@@ -132,8 +132,14 @@ class Mps(Mechanism):
         return not set(processes).isdisjoint(known)
 
     def products(self, level: Level, /) -> Products | Unavailable:
-        """What a fresh client finds."""
-        return ask_client(self.daemon.environment(level))
+        """What a fresh client finds; nothing if it had other SMs than those of the level."""
+        found = ask_client(self.daemon.environment(level))
+        if isinstance(found, Products) and found.sms != level.amount:  # as where the daemon has died
+            return Unavailable(
+                f"a client of {level.setting} % had {found.sms} SMs in place of {level.amount}: see"
+                " rlprof mps status, and rlprof mps levels --refresh"
+            )
+        return found
 
     def unmanaged(self) -> dict[str, str] | None:
         """Without MPS: processes are time-sliced."""

@@ -137,7 +137,8 @@ class _Tuner:
             search = self.search(pair, levels)
             self.keep(search=search)
             validation = self.validate(pair, search)
-            self.keep(validation=validation, reason=validation.reason)
+            products = self.known.products if validation.kept else Unavailable("not looked at by then")
+            self.keep(validation=validation, reason=validation.reason, products=products)
             for level in self.known.quotas.values():
                 self.progress("matrix products", 1.0)
                 self.keep(products=self.mechanism.products(level))

@@ -30,10 +30,28 @@ def not_a_number(a: Tensor, b: Tensor, out: Tensor) -> None:
     out[0, 0] = float("nan")
 
 
+def unwritten_where_sums_alone_look(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """One number that is probably no entry that is computed again."""
+    out.copy_(a @ b)
+    out[-1, -1] = float("nan")
+
+
+def infinite(a: Tensor, b: Tensor, out: Tensor) -> None:
+    out.copy_(a @ b)
+    out[0, 0] = float("inf")
+
+
 def block_left_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Four by eight numbers of some hundred thousand are 0."""
     out.copy_(a @ b)
     out[:4, :8] = 0
+
+
+def added_in_parts(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Sixteen parts of each sum, added up in 16 bits: a kernel may do so."""
+    out.zero_()
+    for some, others in zip(a.chunk(16, dim=1), b.chunk(16), strict=True):
+        out += (some.float() @ others.float()).to(out.dtype)
 
 
 class RightAtFirst:
@@ -67,13 +85,25 @@ def test_what_is_wrong_is_found(product: Any, entries: int) -> None:
     assert (first.rows, first.inner, first.columns, first.kind) == (5, 16, 7, "forward")
     assert first.unwritten == entries
     assert first.wrong == (1 if isinstance(product, RightAtFirst) else products.IN_A_ROW)
-    assert (first.error_frac is None) == bool(entries) or first.unwritten == 1
+    assert (first.error_frac is None) == bool(entries)
     assert found.told().startswith("3 of 3 kinds of matrix products are wrong (of ")
     assert Products.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def test_a_small_block_that_is_wrong_and_finite_is_found() -> None:
-    found = check_products("cpu", sizes=[(256, 64, 512)], product=block_left_out)
+@pytest.mark.parametrize("product", [unwritten_where_sums_alone_look, infinite])
+def test_of_what_is_not_finite_no_difference_is_told(product: Any) -> None:
+    for one in check_products("cpu", sizes=[(64, 128, 96)], product=product).wrong:
+        assert (one.unwritten, one.error_frac) == (1, None)
+        json.dumps(one.error_frac, allow_nan=False)
+
+
+def test_numbers_that_are_added_up_in_16_bits_are_not_wrong() -> None:
+    assert check_products("cpu", sizes=[(4096, 64, 32)], product=added_in_parts).wrong == ()
+
+
+@pytest.mark.parametrize("columns", [512, 4096])
+def test_a_small_block_that_is_wrong_and_finite_is_found(columns: int) -> None:
+    found = check_products("cpu", sizes=[(256, 64, columns)], product=block_left_out)
     assert [one.kind for one in found.wrong] == ["forward", "gradient of inputs", "gradient of weights"]
     assert all(one.unwritten == 0 and one.error_frac for one in found.wrong)
 
@@ -98,6 +128,11 @@ def test_sms_are_told_where_there_are_any() -> None:
     assert "numbers differ by 50 %" in told
 
 
+def test_of_wrong_products_the_worst_is_told() -> None:
+    wrong = [WrongProduct(5, 16, 7, "forward", 8, 0, error) for error in (0.05, 0.4, 0.06)]
+    assert "numbers differ by 40 %" in Products(None, 6, tuple(wrong)).told()
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
     """Clients run some code in place of the check."""
     script = tmp_path / "client.py"
@@ -120,9 +155,33 @@ def test_a_client_answers_with_what_it_found(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "import os; print({answer!r}); os.write(1, b'\\xff\\xfe')",
+        "print({answer!r}); print('[]'); print('{{')",
+    ],
+)
+def test_what_a_library_prints_beside_the_answer_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    right = Products(100, 36, ())
+    answering(monkeypatch, tmp_path, code.format(answer=json.dumps(right.to_dict())))
+    assert ask_client({}) == right
+
+
+def test_a_python_that_is_gone_cannot_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(products.sys, "executable", str(tmp_path / "none"))
+    found = ask_client({})
+    assert isinstance(found, Unavailable)
+    assert found.reason == "a client cannot be started (No such file or directory)"
+
+
+@pytest.mark.parametrize(
     ("code", "reason"),
     [
         ("raise SystemExit(3)", "ended with 3"),
+        ("raise OSError('libcublas.so.13 is damaged')", "ended with 1: OSError: libcublas.so.13 is damaged"),
+        ("import os; os.write(1, b'\\xff')", "ended with 0"),
         ("print('{\"sms\": 1}')", "ended with 0"),
         ("print('[]')", "ended with 0"),
         ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
@@ -143,3 +202,14 @@ def test_a_client_without_a_gpu_cannot_tell() -> None:
     found = ask_client({})
     assert isinstance(found, Unavailable)
     assert "finds no CUDA device" in found.reason
+
+
+def test_whatever_keeps_a_client_from_computing_is_its_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged() -> bool:
+        raise OSError("libcuda.so.1 is damaged\nfor these reasons")
+
+    monkeypatch.setattr(torch.cuda, "is_available", damaged)
+    products._main()
+    assert json.loads(capsys.readouterr().out) == {"failed": "OSError: libcuda.so.1 is damaged"}

@@ -179,15 +179,18 @@ def test_a_quota_with_which_products_are_wrong_says_so() -> None:
     assert "DO NOT USE IT" in text
     assert f"with {level.amount} SMs 1 of 36 kinds of matrix products are wrong" in text
     assert json.loads(json_bytes(tuning_document(found)))["products"]["wrong"][0]["unwritten"] == 768
-    for one in told[:-1]:  # nothing is chosen yet
-        assert one.products == Unavailable("no quota was chosen")
+    for one in told[:-1]:
+        assert one.products == Unavailable("not looked at by then" if one.quotas else "no quota was chosen")
+    assert told[-2].quotas  # all that is known if the look is interrupted
 
 
 def test_of_a_quota_whose_products_nobody_looked_at_the_reason_is_kept() -> None:
     found, _, _ = tuned()
     assert found.quotas
     assert isinstance(found.products, Unavailable)
-    assert "DO NOT USE IT" not in tuning_text(found)
+    text = tuning_text(found)
+    assert "DO NOT USE IT" not in text
+    assert f"whether matrix products are right with it is not known: {found.products.reason}" in text
     assert "unavailable" in json.loads(json_bytes(tuning_document(found)))["products"]
 
 
