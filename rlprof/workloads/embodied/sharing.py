@@ -24,6 +24,8 @@ CUDA_SIMULATORS = ("mujoco_warp",)
 #: Share of simulator and of rollout where a hybrid schedule has one GPU: RLinf gives each half of the GPUs.
 HALF_PERCENT = 50
 PIPE, PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+#: Where clients look for a daemon that no variable names.
+DEFAULT_PIPE = "/tmp/nvidia-mps"
 #: Of a client, from its start: 0 is normal, 1 below that. There is none above normal.
 PRIORITY, NORMAL, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "0", "1"
 
@@ -161,14 +163,22 @@ def check_share(
     Raises
     ------
     DeviceError
-        If some product is wrong. Its share is that of the process, from its start.
+        If some product is wrong, or cannot be computed. Its share is that of the process, from its start.
     """
     if _why_no_client(device, environ) is not None:
         return
     from rlprof.overlap.quota.products import check_products
 
-    with memory_of(device):
-        found = (look or check_products)(device)
+    try:
+        with memory_of(device):
+            found = (look or check_products)(device)
+    except RuntimeError as error:  # of CUDA or cuBLAS
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise DeviceError(
+            f"whether matrix products on {device} are right under MPS cannot be told: they cannot be computed"
+            f" ({first})",
+            hint="look at rlprof mps status and nvidia-smi, or run without MPS",
+        ) from error
     if found.wrong:
         raise DeviceError(
             f"a policy on {device} would compute other numbers than with all SMs: {found.told()}",
@@ -210,7 +220,9 @@ def _why_none(config: Config, environ: Mapping[str, str]) -> str | None:
 def _why_no_client(device: str, environ: Mapping[str, str]) -> str | None:
     if not device.startswith("cuda"):
         return "there is no GPU to divide"
-    pipe = environ.get(PIPE)
-    if not pipe or not (Path(pipe) / "control").exists():
-        return "no MPS daemon"
-    return None
+    return None if mps(environ) else "no MPS daemon"
+
+
+def mps(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a daemon makes this process a client; one that no variable names is at its usual place."""
+    return os.access(Path(environ.get(PIPE) or DEFAULT_PIPE) / "control", os.F_OK)  # never raises

@@ -18,19 +18,19 @@ import torch
 import rlprof
 from rlprof.overlap.optimize.store import Store
 from rlprof.workloads.embodied import conditions as module
+from rlprof.workloads.embodied import sharing
 from rlprof.workloads.embodied.conditions import (
     MEASURED,
     conditions,
     digest,
     driver,
     hardware,
-    mps,
     source_digest,
     versions,
 )
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.optimize import key_of
-from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE
+from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, mps
 from rlprof.workloads.embodied.simulators.libero_start import PYTHON_VARIABLE
 
 
@@ -42,7 +42,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(module, "driver", lambda: "575.57.08")
     monkeypatch.delenv(PIPE, raising=False)
     monkeypatch.delenv(PERCENTAGE, raising=False)
-    monkeypatch.setattr(module, "DEFAULT_PIPE", "/nowhere")
+    monkeypatch.setattr(sharing, "DEFAULT_PIPE", "/nowhere")
     return replace(configure("tiny"), device="cuda:0")
 
 
@@ -109,7 +109,7 @@ def test_what_changes_is_measured_again_and_why_is_said(
 def test_a_daemon_that_no_variable_names_is_at_its_usual_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DEFAULT_PIPE", str(tmp_path))
+    monkeypatch.setattr(sharing, "DEFAULT_PIPE", str(tmp_path))
     assert not mps({})
     (tmp_path / "control").touch()
     assert mps({})

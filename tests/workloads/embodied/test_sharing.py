@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlprof.overlap.quota.products import Products, WrongProduct
+from rlprof.workloads.embodied import build
+from rlprof.workloads.embodied import sharing as sharing_module
 from rlprof.workloads.embodied.config import configure
 from rlprof.workloads.embodied.errors import ConfigurationError, DeviceError
 from rlprof.workloads.embodied.sharing import PERCENTAGE, PIPE, check_share, sharing
@@ -119,6 +121,36 @@ def test_memory_that_is_too_small_to_look_is_said(mps) -> None:
 
     with pytest.raises(DeviceError, match="memory of cuda:0 is too small"):
         check_share("cuda:0", mps, full)
+
+
+def test_products_that_cannot_be_computed_are_said(mps) -> None:
+    def failing(_device: str) -> Products:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED\nand much more")
+
+    with pytest.raises(
+        DeviceError, match=r"cannot be computed \(CUDA error: CUBLAS_\w+\)\. Next: .* mps status"
+    ):
+        check_share("cuda:0", mps, failing)
+
+
+def test_clients_of_a_daemon_that_no_variable_names_are_looked_at(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sharing_module, "DEFAULT_PIPE", str(tmp_path))
+    check_share("cuda:0", {}, lambda _device: pytest.fail("looked"))
+    (tmp_path / "control").touch()
+    with pytest.raises(DeviceError, match="1 of 36 kinds"):
+        check_share("cuda:0", {}, lambda _device: WRONG)
+    config = configure("h200", schedule="hybrid", simulator="mujoco_warp")
+    assert sharing(config, {}).simulator_percent == 50
+
+
+def test_all_devices_that_train_are_looked_at(monkeypatch) -> None:
+    looked = []
+    monkeypatch.setattr(build, "check_devices", lambda _config: None)
+    monkeypatch.setattr(build, "check_share", looked.append)
+    monkeypatch.setattr(build, "make_simulator", lambda *_: (_ for _ in ()).throw(LookupError))
+    with pytest.raises(LookupError):
+        build.make_trainer(configure("h200", train_devices="cuda:0,cuda:1"))
+    assert looked == ["cuda:0", "cuda:1"]
 
 
 def test_two_gpus_are_two_gpus() -> None:
