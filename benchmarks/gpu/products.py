@@ -18,12 +18,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.common import end_s, environment, machine, save
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlprof.overlap.quota.products import WrongProduct
 
 #: Ways to compute products, as variables of the client and an argument of it.
 WAYS: dict[str, tuple[dict[str, str], str]] = {
@@ -59,7 +66,11 @@ def client(how: str) -> dict[str, Any]:
         found = check_products(device)
     else:
         found = check_products(device, product=_captured)
-    return found.to_dict() | {"kernels": _kernels(found.wrong) if device != "cpu" else {}}
+    try:
+        kernels = _kernels(found.wrong) if device != "cpu" else {}
+    except RuntimeError as error:  # what is wrong is known all the same
+        kernels = {"failed": str(error)[:200]}
+    return found.to_dict() | {"kernels": kernels}
 
 
 def parts_of_the_sms() -> list[dict[str, Any]]:
@@ -123,20 +134,35 @@ def _captured(a: Any, b: Any, out: Any, shares: Any = None) -> None:
     graph.replay()
 
 
-def _kernels(wrong: Any) -> dict[str, str]:
-    """Kernels of the products that are wrong, by their sizes."""
+def operands(one: WrongProduct, device: str) -> tuple[Tensor, Tensor]:
+    """Matrices of a product, laid out as those that were looked at: it decides by which kernel."""
+    import torch
+
+    def ones(rows: int, columns: int, transposed: bool) -> Tensor:
+        shape = (columns, rows) if transposed else (rows, columns)
+        made = torch.ones(shape, device=device, dtype=torch.bfloat16)
+        return made.T if transposed else made
+
+    return (
+        ones(one.rows, one.inner, one.kind == "gradient of weights"),
+        ones(one.inner, one.columns, one.kind == "forward"),
+    )
+
+
+def _kernels(wrong: Iterable[WrongProduct]) -> dict[str, str]:
+    """Kernels of the products that are wrong, by their kind and sizes."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     found = {}
     for one in wrong:
-        a = torch.ones(one.rows, one.inner, device="cuda:0", dtype=torch.bfloat16)
-        b = torch.ones(one.inner, one.columns, device="cuda:0", dtype=torch.bfloat16)
+        a, b = operands(one, "cuda:0")
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             torch.mm(a, b)
             torch.cuda.synchronize()
         names = [e.key for e in seen.key_averages() if "nvjet" in e.key or "gemm" in e.key]
-        found[f"{one.rows} x {one.inner} x {one.columns}"] = names[0] if names else "not seen"
+        of = f"{one.kind}, {one.rows} x {one.inner} x {one.columns}"
+        found[of] = names[0] if names else "not seen"
     return found
 
 
@@ -146,6 +172,7 @@ class Run:
     def __init__(self, args: argparse.Namespace, mine: dict[str, str]) -> None:
         self.args, self.mine = args, mine
         self.ends = end_s(args.seconds)
+        self.saving = Lock()  # clients end at the same time
         self.document: dict[str, Any] = {
             "command": " ".join(sys.argv[1:]),
             "machine": machine(),
@@ -159,7 +186,8 @@ class Run:
         row: dict[str, Any] = {"percent": percent, "way": way}
         left_s = self.ends - time.monotonic()
         if left_s < self.args.client_seconds:
-            self.document["left_out"].append(row)
+            with self.saving:
+                self.document["left_out"].append(row)
             return
         variables, how = WAYS.get(way, ({}, "green"))
         share = {} if self.args.rehearse else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
@@ -176,7 +204,9 @@ class Run:
             row |= answer or {"failed": ran.stderr.splitlines()[-1:]}
         except (subprocess.TimeoutExpired, ValueError) as error:
             row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
-        self.document["rows"].append(row)
+        with self.saving:
+            self.document["rows"].append(row)
+            self.save()
         wrong = row.get("failed", f"{len(row.get('wrong', ()))} of {row.get('tried')} wrong")
         for part in row.get("parts", ()):
             looked = [
@@ -186,7 +216,6 @@ class Run:
             print(f"{part['percent']:3} % {part['sms']} SMs, {way}: {wrong}", flush=True)
         if "parts" not in row:
             print(f"{percent:3} % {row.get('sms')} SMs, {way}: {wrong}", flush=True)
-        self.save()
 
     def save(self) -> None:
         save(self.args.out / "products.json", self.document)
