@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -249,6 +250,7 @@ def _answer(line: str) -> Products | Unavailable | None:
 
 
 def _main() -> None:
+    signal.alarm(math.ceil(LIMIT_S))  # who asked may be gone by then, and a client of MPS keeps the daemon
     try:
         import torch
 

@@ -1,6 +1,8 @@
 """Products of matrices that a process gets wrong are found, whatever is wrong with them."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -211,5 +213,20 @@ def test_whatever_keeps_a_client_from_computing_is_its_answer(
         raise OSError("libcuda.so.1 is damaged\nfor these reasons")
 
     monkeypatch.setattr(torch.cuda, "is_available", damaged)
+    monkeypatch.setattr(products.signal, "alarm", lambda _s: None)
     products._main()
     assert json.loads(capsys.readouterr().out) == {"failed": "OSError: libcuda.so.1 is damaged"}
+
+
+def test_a_client_that_nobody_waits_for_ends_by_itself() -> None:
+    """As of a process that was killed while it asked."""
+    code = (
+        "import sys, time, types\n"
+        "from rlprof.overlap.quota import products\n"
+        "slow = types.SimpleNamespace(is_available=lambda: time.sleep(60))\n"
+        "sys.modules['torch'] = types.SimpleNamespace(cuda=slow)\n"
+        "products.LIMIT_S = 0.1\n"
+        "products._main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50, check=False)
+    assert ended.returncode == -signal.SIGALRM
