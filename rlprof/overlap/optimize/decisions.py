@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rlprof.errors import OutputError
 from rlprof.overlap.optimize.levers import AGAIN
-from rlprof.overlap.optimize.log import DecisionLog, Entry
+from rlprof.overlap.optimize.log import DecisionLog, Entry, lines
 from rlprof.overlap.optimize.store import Store
 
 #: What may differ between an entry and its repetition.
@@ -40,7 +41,8 @@ def read_entries(path: Path) -> list[Entry]:
     Parameters
     ----------
     path : pathlib.Path
-        JSON documents, one a line; lines that were cut off or damaged are passed over.
+        JSON documents, one a line; lines that were cut off or damaged, or say what no decision of this
+        version does, are passed over.
 
     Raises
     ------
@@ -55,12 +57,10 @@ def read_entries(path: Path) -> list[Entry]:
         raise OutputError(f"cannot be read ({error.strerror})", where=path) from error
     found: list[Entry] = []
     for line in content.splitlines():
-        try:
+        with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
             entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("what"), str):
-            found.append(entry)
+            if isinstance(entry["what"], str) and lines(entry):  # raises if it cannot be told to people
+                found.append(entry)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -50,6 +51,8 @@ class DecisionLog:
         self.session = 1
         self._path, self._listen, self._clock, self._start = path, listen, clock, clock()
         self._told = self._start
+        if path is not None:
+            _end_last_line(path)
 
     def add(self, what: str, **facts: Any) -> None:
         """Add an entry."""
@@ -81,6 +84,18 @@ class DecisionLog:
     def text(self) -> str:
         """All entries for people."""
         return text(self.entries)
+
+
+def _end_last_line(path: Path) -> None:
+    """End a line that was cut off, which would take the next entry with it."""
+    try:
+        if path.exists() and path.stat().st_size:
+            with path.open("rb+") as file:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+    except OSError as error:
+        raise OutputError(f"cannot be written ({error.strerror})", where=path) from error
 
 
 def text(entries: Iterable[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,41 @@ def test_lines_of_a_log_that_are_damaged_are_passed_over(tmp_path: Path) -> None
     assert read_entries(path) == []
     log = DecisionLog(path)
     log.add("ended", reason="interrupted", steps=[])
+    log.add("of a later version", facts=3)
     with path.open("ab") as file:
         file.write(b'\xff\n3\n{"no": "what"}\n{"what": 3}\n{"what": "ran')
     assert read_entries(path) == log.entries
     with pytest.raises(OutputError, match="cannot be read"):
         read_entries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"what": "lever"},
+        {"what": "ranking", "round": 1, "time_s": 1.0, "source": "off", "windows": 3, "targets": []},
+        {"what": "ended", "reason": "done", "steps": None},
+        {"what": ["ended"]},
+    ],
+)
+def test_entries_that_say_what_no_decision_does_are_passed_over(tmp_path: Path, entry: object) -> None:
+    """As of another version: the log could not be told to people, nor the result be written."""
+    path = tmp_path / "decisions.jsonl"
+    log = DecisionLog(path)
+    log.add("ended", reason="interrupted", steps=[])
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n" + "[" * 100_000 + "\n")
+    assert read_entries(path) == log.entries
+    assert text(read_entries(path)) == log.text()
+
+
+def test_a_line_that_was_cut_off_takes_no_entry_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    path.write_text('{"what": "ran')
+    for reason in ("interrupted", "done"):
+        DecisionLog(path).add("ended", reason=reason, steps=[])
+    assert [entry["reason"] for entry in read_entries(path)] == ["interrupted", "done"]
+    assert path.read_text().count("\n") == 3
 
 
 def test_a_session_that_goes_on_says_with_what_and_why_not(tmp_path: Path) -> None:
