@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rlprof.errors import OutputError, RlprofError
+from rlprof.errors import OutputError, RlprofError, UnreadableError
 from rlprof.files import read_bytes
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Row
@@ -56,6 +56,19 @@ def kept(rows: Iterable[Row]) -> list[str]:
     return [row.lever for row in rows if row.outcome == "kept"]
 
 
+@contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Say of a file that cannot be read how to go on without losing it."""
+    try:
+        yield
+    except RlprofError as error:
+        raise UnreadableError(
+            f"what an earlier session found {error.what}",
+            where=path,
+            hint="move it to another folder, and --resume goes on without it",
+        ) from error
+
+
 @dataclass(frozen=True)
 class EarlierGraph:
     """What was found before.
@@ -76,16 +89,24 @@ class EarlierGraph:
 
     @classmethod
     def read(cls, path: Path, quotas: Path) -> EarlierGraph | None:
-        """Read it; None if there is none, it cannot be read, or it is the native order as it was."""
-        try:
-            file, contents = read_graph(path), {path.name: read_bytes(path)}
-        except RlprofError:
+        """Read it; None if there is none, or it is the native order as it was.
+
+        Raises
+        ------
+        UnreadableError
+            If a file is there that cannot be read: it would be lost, whatever it holds.
+        """
+        if not path.exists():
             return None
-        shares: Mapping[str, int] = {}
-        with suppress(RlprofError):  # without them it is a graph all the same
-            shares, contents[quotas.name] = QuotaFile.read(quotas).quotas, read_bytes(quotas)
-        made = cls(file, shares, contents)
-        return made if file.steps or made.levers else None
+        with _kept(path):
+            made = cls(read_graph(path), {}, {path.name: read_bytes(path)})
+        if not (made.file.steps or made.levers):
+            return None
+        if not quotas.exists():
+            return made
+        with _kept(quotas):
+            shares, contents = QuotaFile.read(quotas).quotas, read_bytes(quotas)
+        return replace(made, quotas=shares, contents={**made.contents, quotas.name: contents})
 
     @property
     def levers(self) -> list[str]:
@@ -132,6 +153,13 @@ class EarlierGraph:
             and all(streams.get(name) == value for name, value in first.items())
         )
 
+    def quotas_are_of(self, file: GraphFile) -> bool:
+        """Whether shares that were found for it are of what was found now: the same graph and levers."""
+        alike = ("levers", "stream_priorities")
+        return file.graph_hash == self.file.graph_hash and all(
+            (file.facts.get(name) or {}) == (self.file.facts.get(name) or {}) for name in alike
+        )
+
     def set_aside(self, folder: Path) -> Path:
         """Write its files into a folder of their own within a folder, whole or not at all.
 
@@ -140,8 +168,9 @@ class EarlierGraph:
         OutputError
             If they cannot be written.
         """
-        aside = next(to for n in count(1) if not (to := folder / f"earlier-{n}").exists())
+        aside = next(to for n in count(1) if not os.path.lexists(to := folder / f"earlier-{n}"))
         beside = folder / f".{aside.name}.{os.getpid()}"
+        shutil.rmtree(beside, ignore_errors=True)  # of a process with this number that was killed
         try:
             beside.mkdir()
             for name, content in self.contents.items():

@@ -21,6 +21,7 @@ from rlprof.overlap.optimize.options import Options
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.store import Store
+from rlprof.trace.output import atomic_path, check_kind
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied import checkpoint
 from rlprof.workloads.embodied.conditions import hardware, source_digest
@@ -37,8 +38,12 @@ __all__ = ["Optimized", "Request", "find_quotas", "optimize_embodied", "summary"
 
 GRAPH, QUOTAS, RESULT, REPORT = "graph.json", "quotas.json", "result.json", "report.html"
 DECISIONS, DECISIONS_TEXT, MEASUREMENTS = "decisions.jsonl", "decisions.txt", "measurements.jsonl"
-NOTEBOOK = "report.ipynb"
+NOTEBOOK, CONFIG = "report.ipynb", "config.json"
 FILES = (GRAPH, QUOTAS, RESULT, REPORT, NOTEBOOK, DECISIONS, DECISIONS_TEXT, MEASUREMENTS, checkpoint.NAME)
+
+#: Reason in `QUOTAS` while those of a graph are searched that takes the place of another one.
+NOT_SEARCHED = "quotas of this graph were not searched by then; --resume goes on"
+ANOTHER_OUT = "move it to another folder, or use another --out"
 
 
 @dataclass(frozen=True)
@@ -98,14 +103,21 @@ def _optimize(
     request: Request, options: Options, say: Callable[[str], None], writing: ExitStack
 ) -> Optimized:
     out = request.out
-    if request.resume and not any((out / name).exists() for name in FILES):
-        say(f"there is nothing to resume in {out}: it begins anew")
+    for name in (*FILES, CONFIG):  # said now, not when there is something to write
+        check_kind(out / name)
+        if (out / name).is_dir():
+            raise OutputError("is a folder, a file is to be written", where=out / name, hint=ANOTHER_OUT)
+    there = any((out / name).exists() for name in FILES)
     kept = (out / checkpoint.NAME) if request.resume and (out / checkpoint.NAME).exists() else None
     if kept is not None:  # said now, not when simulators and policy are there
         checkpoint.check(kept, request.config.to_dict(), may_differ=LEVER_FIELDS)
     before = EarlierGraph.read(out / GRAPH, out / QUOTAS) if request.resume else None
     if before is not None:
         before.check(request, out)
+    if request.resume and not there:
+        say(f"there is nothing to resume in {out}: it begins anew")
+    elif request.resume and kept is None:
+        say(f"there is no checkpoint in {out}: training begins anew, what was measured counts")
     _prepare(request)
     store = Store(out / MEASUREMENTS)
     earlier = read_entries(out / DECISIONS)
@@ -115,7 +127,7 @@ def _optimize(
         resume=kept,
     ) as here:  # fmt: skip
         # only now: the checkpoint of an earlier one may be of another configuration
-        write_json(out / "config.json", json.loads(json.dumps(request.config.to_dict())))
+        write_json(out / CONFIG, json.loads(json.dumps(request.config.to_dict())))
         log = DecisionLog(out / DECISIONS, listen=say)
         search = Search(request, here, log, store, say)
         found = search.run()
@@ -134,12 +146,16 @@ def _optimize(
                 "asked": asked(request),
                 "kept": kept_levers(found.levers),
             }
-            write_json(out / "config.json", json.loads(json.dumps(here.config.to_dict())))
+            write_json(out / CONFIG, json.loads(json.dumps(here.config.to_dict())))
             stays, aside = before is not None and before.outlives(found), None
             if not stays:
                 graph = GraphFile.of(found.native, found.graph, found.steps, **facts)
-                if before is not None and not before.goes_on_in(graph):
-                    aside = before.set_aside(out)
+                if before is not None:
+                    same = before.quotas_are_of(graph)
+                    if not before.goes_on_in(graph) or (before.quotas and not same):
+                        aside = before.set_aside(out)
+                    if not same:  # if this process is killed they are not those of the graph that is there
+                        QuotaFile({}, NOT_SEARCHED).write(out / QUOTAS)
                 graph.write(out / GRAPH)
         # what fails from now on is told once all that was found is written
         failures: list[RlprofError] = []
@@ -171,7 +187,8 @@ def _optimize(
     if before is not None and earlier_at is not None:
         made["earlier_graph"] = before.to_dict(earlier_at.relative_to(out).as_posix())
     write_json(out / RESULT, made)
-    (out / DECISIONS_TEXT).write_text(text(decisions), encoding="utf-8")
+    with atomic_path(out / DECISIONS_TEXT, force=True) as temporary:
+        temporary.write_text(text(decisions), encoding="utf-8")
     with store.spending(OTHER):  # a later session knows what this took
         _report(made, out / REPORT, say)
     if failures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'rlprof[workloads]'")
 
 from rlprof.analysis.batch_time import BatchTimes
-from rlprof.errors import OutputError
+from rlprof.errors import OutputError, UnreadableError
 from rlprof.overlap.optimize import derive
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.outcome import Optimization
+from rlprof.workloads.embodied import optimize_run
 from rlprof.workloads.embodied.earlier_graph import EarlierGraph, levers_text
 from rlprof.workloads.embodied.levers import wanted_levers
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
@@ -105,6 +107,82 @@ def test_another_graph_sets_that_of_an_earlier_session_aside(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_a_session_that_is_killed_leaves_no_quotas_beside_a_graph_that_they_are_not_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(monkeypatch, WHOLE[:1])
+    optimize_embodied(request(tmp_path))
+    QuotaFile({"simulator": 40}, "made").write(tmp_path / "quotas.json")
+    graph, quotas = ((tmp_path / name).read_bytes() for name in ("graph.json", "quotas.json"))
+
+    def killed(*_: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(optimize_run, "find_quotas", killed)
+    with pytest.raises(SystemExit):  # the same graph: they are its quotas still
+        optimize_embodied(request(tmp_path, resume=True))
+    assert (tmp_path / "quotas.json").read_bytes() == quotas
+    graph = (tmp_path / "graph.json").read_bytes()
+    find(monkeypatch, WHOLE)
+    with pytest.raises(SystemExit):
+        optimize_embodied(request(tmp_path, resume=True))
+    assert GraphFile.read(tmp_path / "graph.json").steps == WHOLE
+    there = QuotaFile.read(tmp_path / "quotas.json")
+    assert (there.quotas, there.reason) == ({}, optimize_run.NOT_SEARCHED)
+    assert (tmp_path / "earlier-1" / "graph.json").read_bytes() == graph
+    assert (tmp_path / "earlier-1" / "quotas.json").read_bytes() == quotas
+
+
+@pytest.mark.parametrize("name", ["graph.json", "quotas.json"])
+@pytest.mark.parametrize("damage", ["cut off", "of another version", "empty"])
+def test_what_cannot_be_read_is_not_replaced(tmp_path: Path, name: str, damage: str) -> None:
+    graph_file().write(tmp_path / "graph.json")
+    QuotaFile({"simulator": 40}, "made").write(tmp_path / "quotas.json")
+    text = (tmp_path / name).read_text()
+    changed = {"cut off": text[:-20], "of another version": text.replace('"version": 1', '"version": 2')}
+    (tmp_path / name).write_text(changed.get(damage, ""))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UnreadableError, match=r"an earlier session found is .* Next: move it") as caught:
+        optimize_embodied(request(tmp_path, resume=True))
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["graph.json", "measurements.jsonl", "report.html", "config.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_told_before_anything_starts(tmp_path: Path, name: str, make: Any) -> None:
+    make(tmp_path / name)
+    told: list[str] = []
+    with pytest.raises(OutputError, match=f"{name}: is a .*, a file is to be written"):
+        optimize_embodied(request(tmp_path, resume=True), say=told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        (
+            ["measurements.jsonl"],
+            "there is no checkpoint in {}: training begins anew, what was measured counts",
+        ),
+        ([], "there is nothing to resume in {}: it begins anew"),
+    ],
+)
+def test_a_resumed_session_without_a_checkpoint_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: list[str], says: str
+) -> None:
+    def reached(*_: Any, **__: Any) -> None:
+        raise LookupError
+
+    for name in left:
+        (tmp_path / name).touch()
+    told: list[str] = []
+    monkeypatch.setattr(optimize_run, "embodied", reached)
+    with pytest.raises(LookupError):
+        optimize_embodied(request(tmp_path, resume=True), say=told.append)
+    assert told == [says.format(tmp_path)]
+
+
 def test_what_has_all_of_an_earlier_graph_goes_on_from_it() -> None:
     facts = {"config": {"workers": 2, "simulator_nice": 0}, "stream_priorities": {"rollout": -1}}
     levers = {"levers": {"workers": 2}, "stream_priorities": {"rollout": -1}}
@@ -130,6 +208,18 @@ def test_what_cannot_be_set_aside_leaves_nothing_half_written(tmp_path: Path) ->
     whole = replace(earlier, contents={"graph.json": b"{}"})
     assert [whole.set_aside(tmp_path).name for _ in range(2)] == ["earlier-2", "earlier-3"]
     assert (tmp_path / "earlier-3" / "graph.json").read_bytes() == b"{}"
+
+
+def test_what_others_left_is_in_the_way_of_no_earlier_graph(tmp_path: Path) -> None:
+    (tmp_path / "earlier-1").symlink_to("nowhere")
+    (tmp_path / "earlier-2").touch()
+    left = tmp_path / f".earlier-3.{os.getpid()}"  # of a process of this number that was killed
+    left.mkdir()
+    (left / "quotas.json").touch()
+    aside = EarlierGraph(graph_file(), contents={"graph.json": b"{}"}).set_aside(tmp_path)
+    assert aside.name == "earlier-3"
+    assert [path.name for path in aside.iterdir()] == ["graph.json"]
+    assert not left.exists()
 
 
 ASKED = {"--rounds": 2, "--targets": 3, "--levers": "nice,workers=2", "--groups": "2", "--epsilon": 0.01}
@@ -176,12 +266,12 @@ def read(folder: Path) -> EarlierGraph | None:
 
 def test_what_is_no_earlier_graph(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
-    assert read(tmp_path) is None
-    path.write_text("{")
+    (tmp_path / "quotas.json").write_text("{")
     assert read(tmp_path) is None
     tried = {"levers": {"workers": 1}, "kept": []}  # a value that a trial left as it was
     replace(graph_file(**tried), steps=()).write(path)
     assert read(tmp_path) is None
+    (tmp_path / "quotas.json").unlink()
     replace(graph_file(levers={"workers": 2}), steps=()).write(path)  # of a version that did not say
     earlier = read(tmp_path)
     assert earlier is not None
