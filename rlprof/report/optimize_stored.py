@@ -11,11 +11,12 @@ from statistics import median
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rlprof.errors import RlprofError, UnreadableError
+from rlprof.files import read_bytes
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.result import FORMAT, VERSION
 from rlprof.report.optimize_orders import orders_of
 
-RESULT = "result.json"
+RESULT, MEASUREMENTS = "result.json", "measurements.jsonl"
 #: What a result of any version has; what else there is may lack.
 NEEDED = ("steps", "ended", "total", "rounds", "overhead")
 #: Variants of the GPU benchmark that are the native order and the selected one.
@@ -101,10 +102,16 @@ def read_result(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     path = path / RESULT if path.is_dir() else path
     hint = "give a result.json of rlprof optimize, its folder, or a stored result of benchmarks"
+    if not path.exists() and path.with_name(MEASUREMENTS).exists():
+        raise UnreadableError(
+            "is not there: the optimisation of this folder has not come to a result",
+            where=path,
+            hint="rlprof optimize embodied --resume goes on with it",
+        )
     try:
-        found = parsed(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableError(f"cannot be read ({error.strerror})", where=path, hint=hint) from error
+        found = parsed(read_bytes(path).decode())
+    except UnreadableError as error:
+        raise UnreadableError(error.what, where=path, hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"is no JSON ({error})", where=path, hint=hint) from error
     try:

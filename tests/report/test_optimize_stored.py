@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -259,7 +260,7 @@ def test_a_benchmark_of_a_given_graph_tells_what_it_measured() -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RlprofError, match="cannot be read"):
+    with pytest.raises(RlprofError, match="no such file or folder"):
         read_result(tmp_path / "result.json")
 
 
@@ -267,3 +268,17 @@ def test_numbers_that_are_none_are_not_known(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(LEAST | {"overhead": {"net_s": float("nan")}}))
     assert read_result(path)["overhead"]["net_s"] is None
+
+
+def test_a_folder_whose_optimisation_was_interrupted_says_how_it_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match=r"no such file or folder\. Next: give a result\.json"):
+        read_result(tmp_path)
+    (tmp_path / "measurements.jsonl").touch()
+    with pytest.raises(UnreadableError, match=r"has not come to a result\. Next: .* --resume"):
+        read_result(tmp_path)
+
+
+def test_a_result_that_is_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "result.json")
+    with pytest.raises(UnreadableError, match="a named pipe, not a file"):
+        read_result(tmp_path)

@@ -186,11 +186,14 @@ def _optimize(
     earlier_at = out / GRAPH if stays else None if aside is None else aside / GRAPH
     if before is not None and earlier_at is not None:
         made["earlier_graph"] = before.to_dict(earlier_at.relative_to(out).as_posix())
-    write_json(out / RESULT, made)
-    with atomic_path(out / DECISIONS_TEXT, force=True) as temporary:
-        temporary.write_text(text(decisions), encoding="utf-8")
-    with store.spending(OTHER):  # a later session knows what this took
-        _report(made, out / REPORT, say)
+    try:
+        write_json(out / RESULT, made)
+        with atomic_path(out / DECISIONS_TEXT, force=True) as temporary:
+            temporary.write_text(text(decisions), encoding="utf-8")
+        with store.spending(OTHER):  # a later session knows what this took
+            _report(made, out / REPORT, say)
+    except RlprofError as error:  # a checkpoint that there is not is worse
+        failures.append(error)
     if failures:
         raise failures[0]
     stopped = found.ended.startswith("interrupted") or quotas.reason == INTERRUPTED or told_late()

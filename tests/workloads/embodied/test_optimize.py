@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -386,3 +387,26 @@ def test_what_fails_after_the_search_loses_nothing_that_was_found(
     assert ("checkpoint.pt" in names) == (during == "the checkpoint")
     monkeypatch.undo()
     run(config, tmp_path, 3, resume="checkpoint.pt" in names, graph=tmp_path / "graph.json")
+
+
+@pytest.mark.parametrize("also", ["result.json", "report.html"])
+def test_a_checkpoint_that_is_not_there_is_told_whatever_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, also: str
+) -> None:
+    """As on a disk that is full: the page can be made again, training cannot."""
+
+    def full(path: Path, *_: object) -> None:
+        raise OutputError("cannot be written (No space left on device)", where=path)
+
+    def but_one(path: Path, document: Mapping[str, object]) -> None:
+        (full if path.name == also else write)(path, document)
+
+    write = optimize_run.write_json
+    monkeypatch.setattr(optimize_run.checkpoint, "save", full)
+    monkeypatch.setattr(optimize_run, "write_json", but_one)
+    if also == "report.html":
+        monkeypatch.setattr(optimize_run, "_report", lambda _made, path, _say: full(path))
+    with pytest.raises(OutputError, match=r"checkpoint\.pt: cannot be written"):
+        optimize_embodied(Request(replace(small(), workers=1), tmp_path, activity="off", budget_s=0.01))
+    assert not (tmp_path / "checkpoint.pt").exists()
+    assert (tmp_path / "result.json").exists() == (also != "result.json")
