@@ -216,7 +216,7 @@ def ask_client(environment: Mapping[str, str], *, limit_s: float = LIMIT_S) -> P
         What it found; why it could not look.
     """
     if importlib.util.find_spec("torch") is None:
-        return Unavailable("PyTorch is not installed, which computes them")
+        return Unavailable('PyTorch is not installed, which computes them: pip install "rlprof[workloads]"')
     command = [sys.executable, "-m", __name__]
     try:
         process = subprocess.run(

@@ -165,7 +165,7 @@ def check_share(
     DeviceError
         If some product is wrong, or cannot be computed. Its share is that of the process, from its start.
     """
-    if _why_no_client(device, environ) is not None:
+    if not device.startswith("cuda") or not mps(environ):
         return
     from rlprof.overlap.quota.products import check_products
 
@@ -220,7 +220,9 @@ def _why_none(config: Config, environ: Mapping[str, str]) -> str | None:
 def _why_no_client(device: str, environ: Mapping[str, str]) -> str | None:
     if not device.startswith("cuda"):
         return "there is no GPU to divide"
-    return None if mps(environ) else "no MPS daemon"
+    if not environ.get(PIPE) or not mps(environ):  # nobody meant a daemon that no variable names
+        return "no MPS daemon"
+    return None
 
 
 def mps(environ: Mapping[str, str] = os.environ) -> bool:

@@ -140,7 +140,7 @@ def test_clients_of_a_daemon_that_no_variable_names_are_looked_at(tmp_path, monk
     with pytest.raises(DeviceError, match="1 of 36 kinds"):
         check_share("cuda:0", {}, lambda _device: WRONG)
     config = configure("h200", schedule="hybrid", simulator="mujoco_warp")
-    assert sharing(config, {}).simulator_percent == 50
+    assert sharing(config, {}).simulator_percent is None  # it may be left of one that has died
 
 
 def test_all_devices_that_train_are_looked_at(monkeypatch) -> None:
