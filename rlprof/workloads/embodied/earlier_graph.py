@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from rlprof.files import read_bytes
 from rlprof.overlap.optimize.graph_file import GraphFile
 from rlprof.overlap.optimize.levers import Row
 from rlprof.overlap.optimize.outcome import Optimization
+from rlprof.trace.output import atomic_path
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.graph_facts import read_graph
 from rlprof.workloads.embodied.levers import Wanted
@@ -169,16 +169,9 @@ class EarlierGraph:
             If they cannot be written.
         """
         aside = next(to for n in count(1) if not os.path.lexists(to := folder / f"earlier-{n}"))
-        beside = folder / f".{aside.name}.{os.getpid()}"
-        shutil.rmtree(beside, ignore_errors=True)  # of a process with this number that was killed
-        try:
-            beside.mkdir()
+        with atomic_path(aside, folder=True) as beside:
             for name, content in self.contents.items():
                 (beside / name).write_bytes(content)
-            beside.rename(aside)
-        except OSError as error:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise OutputError(f"cannot be written ({error.strerror})", where=aside) from error
         return aside
 
     def to_dict(self, file: str) -> dict[str, Any]:

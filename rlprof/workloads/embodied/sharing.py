@@ -214,11 +214,7 @@ def _share(percent: int | None) -> str:
 
 
 def _why_none(config: Config, environ: Mapping[str, str]) -> str | None:
-    return _why_no_client(config.device, environ)
-
-
-def _why_no_client(device: str, environ: Mapping[str, str]) -> str | None:
-    if not device.startswith("cuda"):
+    if not config.device.startswith("cuda"):
         return "there is no GPU to divide"
     if not environ.get(PIPE) or not mps(environ):  # nobody meant a daemon that no variable names
         return "no MPS daemon"
