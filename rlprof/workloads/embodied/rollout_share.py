@@ -17,6 +17,7 @@ from rlprof.overlap.quota.products import Products, check_products
 from rlprof.unavailable import Unavailable
 from rlprof.workloads.embodied.errors import DeviceError, memory_of
 from rlprof.workloads.embodied.nodes import ROLLOUT, VISION
+from rlprof.workloads.embodied.sharing import looked_at
 
 if TYPE_CHECKING:
     from rlprof.workloads.embodied.policies.base import TorchPolicy
@@ -146,7 +147,7 @@ class RolloutShare:
         if percent in self._right:
             return
         with memory_of(self._device), self.current(percent):
-            found = self._look(self._device)
+            found = looked_at(self._device, self._look)
         if found.wrong:
             found = replace(found, sms=self.shares.parts(self._number).amount(percent))
             raise DeviceError(

@@ -169,21 +169,32 @@ def check_share(
         return
     from rlprof.overlap.quota.products import check_products
 
-    try:
-        with memory_of(device):
-            found = (look or check_products)(device)
-    except RuntimeError as error:  # of CUDA or cuBLAS
-        first = (str(error).splitlines() or [""])[0][:200]
-        raise DeviceError(
-            f"whether matrix products on {device} are right under MPS cannot be told: they cannot be computed"
-            f" ({first})",
-            hint="look at rlprof mps status and nvidia-smi, or run without MPS",
-        ) from error
+    found = looked_at(device, look or check_products)
     if found.wrong:
         raise DeviceError(
             f"a policy on {device} would compute other numbers than with all SMs: {found.told()}",
             hint="give it another share, or none: rlprof mps levels --check-products says which are right",
         )
+
+
+def looked_at(device: str, look: Callable[[str], Products]) -> Products:
+    """What is wrong with products of this process, or of the current stream.
+
+    Raises
+    ------
+    DeviceError
+        If they cannot be computed.
+    """
+    try:
+        with memory_of(device):
+            return look(device)
+    except RuntimeError as error:  # of CUDA or cuBLAS
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise DeviceError(
+            f"whether matrix products on {device} are right with its share of the SMs cannot be told: they"
+            f" cannot be computed ({first})",
+            hint="give it another share, or none; look at rlprof mps status and nvidia-smi",
+        ) from error
 
 
 def _simulator_place(config: Config, environ: Mapping[str, str]) -> str:

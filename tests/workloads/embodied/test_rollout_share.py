@@ -105,6 +105,20 @@ def test_a_share_by_which_products_are_wrong_is_slower_than_all(shared: Ran) -> 
     assert shared.tuned.shares.percents == {}
 
 
+def test_a_share_by_which_products_cannot_be_computed_is_slower_than_all(shared: Ran) -> None:
+    def failing(_device: str) -> Products:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED\nand much more")
+
+    shared.tuned._look = failing
+    found = shared.tune(share=shared.tuned)
+    assert found.level is None
+    assert found.search is not None
+    trial = found.search.trial(3)
+    assert isinstance(trial.measurement, Unavailable)
+    assert "cannot be computed (CUDA error: CUBLAS_STATUS_EXECUTION_FAILED)" in trial.measurement.reason
+    assert shared.tuned.shares.percents == {}
+
+
 @pytest.mark.parametrize("kind", ["local", "whole"])
 def test_an_interruption_gives_the_rollout_all_sms_again(shared: Ran, kind: str) -> None:
     shared.before = interrupting(kind, 9 if kind == "local" else 3)
