@@ -168,7 +168,6 @@ def check_products(
     sms = None
     if on_gpu:
         sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
-        torch.cuda.empty_cache()
     return Products(sms, tried, tuple(found))
 
 
