@@ -111,21 +111,13 @@ def faster(result: PairedComparison, rule: Rule, least_gain_frac: float = 0.0) -
     return won and result.candidate.median_s < (1 - least_gain_frac) * result.reference.median_s
 
 
-def compared(document: Mapping[str, Any], rule: Rule) -> PairedComparison:
-    """Make a comparison of its JSON document, by a rule that may be another than it was measured by."""
-    pairs = [(float(a), float(b)) for a, b in document["pairs"]]
-    found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
-    doubts = tuple(map(str, document.get("doubts", ())))
-    return replace(found, reason=str(document.get("reason", "")), doubts=doubts)
-
-
 def exhausted(result: PairedComparison, rule: Rule) -> bool:
     """Whether a comparison ended by itself: by this rule no further pair would be measured."""
     return result.settled or len(result.pairs) >= rule.most_pairs
 
 
 def known_comparison(document: Mapping[str, Any] | None, rule: Rule) -> PairedComparison | None:
-    """Make a comparison of a document that is kept, as `compared`.
+    """Make a comparison of its JSON document, by a rule that may be another than it was measured by.
 
     Returns
     -------
@@ -133,5 +125,11 @@ def known_comparison(document: Mapping[str, Any] | None, rule: Rule) -> PairedCo
         None: there is no document, or by this rule it was not measured to its end. A decision that five
         pairs give where eight are allowed may need six where sixteen are.
     """
-    found = None if document is None else compared(document, rule)
-    return found if found is not None and exhausted(found, rule) else None
+    if document is None:
+        return None
+    pairs = [(float(a), float(b)) for a, b in document["pairs"]]
+    found = compare(pairs, replace(rule, most_pairs=max(rule.most_pairs, len(pairs))))
+    if not exhausted(found, rule):
+        return None
+    doubts = tuple(map(str, document.get("doubts", ())))
+    return replace(found, reason=str(document.get("reason", "")), doubts=doubts)

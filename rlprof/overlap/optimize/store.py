@@ -22,7 +22,7 @@ from rlprof.overlap.optimize.trials import Seen
 from rlprof.overlap.optimize.workload import Measurement, Profile
 
 #: Kinds of documents that hold a comparison.
-_COMPARISONS = ("lever", "local", "complete", "in all")
+_COMPARISONS = ("lever", "local", "complete", "in all", "quota level", "quota complete")
 
 
 def key_of(*parts: str | Iterable[str]) -> str:

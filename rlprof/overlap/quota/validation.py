@@ -64,7 +64,8 @@ def validate(search: QuotaSearch, run: Callable[[Level], float], rule: Rule | No
     q0, found = search.start_level, search.best_level
     if found == q0:
         return unneeded(search)
-    return decided(search, measure_paired(lambda: run(q0), lambda: run(found), rule))
+    rule = rule or Rule()
+    return decided(search, measure_paired(lambda: run(q0), lambda: run(found), rule), rule)
 
 
 def unneeded(search: QuotaSearch) -> Validation:
@@ -77,7 +78,7 @@ def unneeded(search: QuotaSearch) -> Validation:
     return Validation(search.start_level, True, None, reason)
 
 
-def decided(search: QuotaSearch, comparison: PairedComparison) -> Validation:
+def decided(search: QuotaSearch, comparison: PairedComparison, rule: Rule) -> Validation:
     """Decide by complete iterations under q0 (reference) and the level that was found (candidate)."""
     q0, found = search.start_level, search.best_level
     if comparison.decision == "better":
@@ -85,4 +86,6 @@ def decided(search: QuotaSearch, comparison: PairedComparison) -> Validation:
             found, False, comparison, f"complete runs gain {comparison.gain_frac:.1%}, {comparison.reason}"
         )
     what = "are slower" if comparison.decision == "worse" else "gain nothing that counts"
+    if not comparison.settled and len(comparison.pairs) < rule.most_pairs:  # a budget ended it
+        what = "do not tell whether it gains"
     return Validation(q0, True, comparison, f"complete runs under it {what}, {comparison.reason}")

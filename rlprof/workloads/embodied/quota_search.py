@@ -18,7 +18,7 @@ from rlprof.overlap.optimize.comparison import Comparison, affected, comparison
 from rlprof.overlap.optimize.cost import QUOTAS
 from rlprof.overlap.optimize.log import DecisionLog
 from rlprof.overlap.optimize.machine import Sides
-from rlprof.overlap.optimize.options import compared
+from rlprof.overlap.optimize.options import exhausted, known_comparison
 from rlprof.overlap.optimize.steps import Step
 from rlprof.overlap.optimize.store import Store, key_of
 from rlprof.overlap.optimize.workload import Trial as Ready
@@ -302,10 +302,10 @@ class Tuner:
     def _compare(self, level: Level) -> PairedComparison | Unavailable:
         """Compare a level with q0, in turn; simulators of each are processes of their own."""
         key = self._level_key("level", level, json.dumps(sorted(self._work.origins)))
-        known = self.store.get(key)
+        known = known_comparison(self.store.get(key), self.local)
         if known is not None:
             self._reused.add(level)
-            return compared(known, self.local)
+            return known
         if why := self._why_over():
             raise Spent(why)
         began_s, percent = time.monotonic(), self._key(level)
@@ -341,28 +341,29 @@ class Tuner:
 
     def _validate(self, search: QuotaSearch) -> bool:
         """Decide by complete iterations, in turn with those under q0; whether they were known already."""
-        reused = False
+        reused, stopped = False, not search.complete
         if search.best == search.start:
             checked = unneeded(search)
         else:
             key = self._level_key("complete", search.best_level)
-            known = self.store.get(key)
+            known = known_comparison(self.store.get(key), self.rule)
             if known is not None:
-                checked, reused = decided(search, compared(known, self.rule)), True
+                checked, reused = decided(search, known, self.rule), True
             elif why := no_validation(self.left_s, self.budget_s, self._validation_s):
                 self.found = replace(self.found, reason=f"q0 is kept: {why}", stopped=True)
                 return False
             else:
-                checked = decided(search, self._complete(search, key))
+                result, cut = self._complete(search, key)
+                checked, stopped = decided(search, result, self.rule), stopped or cut
         found = None if checked.kept else checked.chosen
-        stopped = not search.complete
         self.found = replace(
             self.found, level=found, reason=checked.reason, validation=checked, stopped=stopped
         )
         self.log.add("quota validated", **_validated(search, checked), reused=reused)
         return reused
 
-    def _complete(self, search: QuotaSearch, key: str) -> PairedComparison:
+    def _complete(self, search: QuotaSearch, key: str) -> tuple[PairedComparison, bool]:
+        """Compare complete iterations; whether the budget of the search ended it before it was decided."""
         rule = self.rule
         if self.budget_s is not None:
             left_s = max(0.0, self.left_s)
@@ -376,9 +377,10 @@ class Tuner:
         sides = Sides.beside(self.workload)
         start, best = lambda: run(search.start_level), lambda: run(search.best_level)
         result = sides.judged(measure_paired(sides.reference(start), sides.candidate(best), rule))
-        if result.settled or len(result.pairs) >= rule.most_pairs:
+        ended = exhausted(result, rule)
+        if ended:
             self.store.put(key, "quota complete", {**result.to_dict(), "machine": sides.to_dict()})
-        return result
+        return result, not ended and rule.budget_s != self.rule.budget_s
 
 
 def _validated(search: QuotaSearch, checked: Validation) -> dict[str, Any]:

@@ -208,6 +208,8 @@ def test_lines_show_the_end_of_paths() -> None:
         {"key": "a", "kind": "complete", "value": {"pairs": [[float("nan"), 1.0]]}},
         {"key": "a", "kind": "lever", "value": {"pairs": [[-1.0, 1.0]]}},
         {"key": "a", "kind": "local", "value": {"pairs": [[1.0, 1.0]], "machine": [1]}},
+        {"key": "a", "kind": "quota level", "value": {"pairs": [[1.0]]}},
+        {"key": "a", "kind": "quota complete", "value": {}},
         {"key": "a", "kind": "profile", "value": {"windows": 3}},
         {"kind": "spent", "session": 1, "part": "search", "time_s": -5.0},
         {"kind": "spent", "session": 1, "part": "search", "time_s": float("nan")},

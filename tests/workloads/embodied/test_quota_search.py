@@ -257,6 +257,35 @@ def test_nothing_is_measured_again(ran: Ran, tmp_path: Path) -> None:
     assert ran.ran
 
 
+def test_more_pairs_do_not_lose_what_fewer_have_found(ran: Ran, tmp_path: Path) -> None:
+    path, more = tmp_path / "measurements.jsonl", Rule(confidence=0.9, most_pairs=16)
+    assert (RULE.least_pairs, more.least_pairs) == (5, 6)  # five that decided do not any more
+    first = ran.tune(Store(path))
+    ran.ran.clear()
+    again = ran.tune(Store(path), rule=more, local=more)
+    assert again.level == first.level == LEVELS[2]
+    measured = {key for what, key in ran.ran if what == "local"}
+    assert measured == {None, 75, 50, 25, 6}
+    assert [key for what, key in ran.ran if what == "whole"].count(50) == 1 + 6
+    ran.ran.clear()
+    assert ran.tune(Store(path)).level == LEVELS[2]  # more than it needs
+    assert not ran.ran
+
+
+def test_a_validation_that_the_budget_cuts_short_is_not_complete(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, least = tmp_path / "measurements.jsonl", Rule(confidence=0.9, most_pairs=8, budget_s=1e-9)
+    cut = ran.tune(Store(path), rule=least)
+    assert (cut.level, cut.stopped) == (None, False)  # as long as somebody wanted it
+    whole = [one for one in ran.ran if one[0] == "whole"]
+    monkeypatch.setattr("rlprof.workloads.embodied.quota_search.no_validation", lambda *_: "")
+    found = ran.tune(Store(path), budget_s=1e-9)
+    assert (found.level, found.stopped) == (None, True)
+    assert "do not tell whether it gains, the budget of" in found.reason
+    assert len([one for one in ran.ran if one[0] == "whole"]) > len(whole)
+
+
 def interrupting(what: str, number: int) -> Callable[[str, Any], None]:
     """Ctrl-C before the run of this number."""
     left = [number]
