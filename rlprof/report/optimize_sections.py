@@ -35,8 +35,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     result = whole(result)
     total, shares = result["total"], result["sm_activity"]
     told = [_gain(result)]
-    if result["stopped"]:
-        told.append(("not finished", f"{result['ended']}; --resume goes on"))
+    if result["unfinished"]:
+        told.append(("not finished", f"{'; '.join(map(str, result['unfinished']))}; --resume goes on"))
     what = "SM activity" if active.quantity(result) == "SM activity" else "activity"
     if shares["after"] is not None:
         of = f"{what} of an iteration; {percent(shares['before'])} before"

@@ -189,6 +189,7 @@ def whole(document: Mapping[str, Any]) -> dict[str, Any]:
     facts["config"] = dict(facts.get("config") or {})
     found["facts"] = facts
     found["stopped"] = bool(found.get("stopped"))
+    found.setdefault("unfinished", [str(found["ended"])] if found["stopped"] else [])
     found["sm_activity"] = {"before": None, "after": None, **(found.get("sm_activity") or {})}
     for name in ("timelines", "over_time", "decisions", "levers", "batch_times", "interference", "quota"):
         found.setdefault(name, None)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,44 @@ def test_a_run_by_a_graph_takes_the_options_it_was_optimised_with(
     assert result.code == 0, result.err
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["graph"] for row in rows] == [False, False, True]
+
+
+@pytest.mark.usefixtures("selected")
+def test_a_graph_is_found_whatever_levers_the_budget_left_undecided(cli: Cli, tmp_path: Path) -> None:
+    done = optimise(cli, tmp_path, "--levers", "workers=2,groups=4,in-turn")
+    assert done.code == 0
+    left = "the budget ended before it was decided whether levers pay: workers, groups"
+    assert done.out.startswith(f"{tmp_path}: the graph is given\n")
+    assert done.out.splitlines()[-1].startswith(f"not finished: {left}")
+    assert done.out.splitlines()[-1].endswith("; --resume goes on")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert not result["stopped"]
+    assert result["unfinished"][0].startswith(left)
+    assert len(result["unfinished"]) == 1  # there is no GPU, so no quotas are left
+    assert f"{left}" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("selected")
+def test_a_graph_whose_comparison_in_all_the_budget_left_is_found(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlprof.workloads.embodied import optimize_search
+
+    measure = optimize_search.measure_levers
+
+    def kept(levers: Any, *given: Any, **named: Any) -> Any:
+        found = measure(levers, *given, **named)
+        rows = tuple(replace(row, outcome="kept", undecided=False) for row in found.rows)
+        return replace(found, rows=rows)
+
+    monkeypatch.setattr(optimize_search, "measure_levers", kept)
+    done = optimise(cli, tmp_path, "--levers", "in-turn")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["stopped"], result["ended"]) == (False, "the graph is given")
+    assert result["unfinished"] == [
+        "the budget of 0 s is spent: rounds and levers of the graph together are not compared"
+    ]
 
 
 @pytest.mark.usefixtures("selected", "one_core")

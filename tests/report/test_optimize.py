@@ -149,6 +149,7 @@ def test_no_gain_is_said() -> None:
 def test_an_interrupted_one_says_how_far_it_came(result: dict[str, Any]) -> None:
     nothing = result | {
         "steps": [], "ended": "interrupted", "stopped": True, "total": None, "rounds": [], "iterations": [],
+        "unfinished": ["interrupted"],
         "sm_activity": {"before": None, "after": None}, "timelines": {"before": [], "after": []},
         "over_time": {n: {"reason": "no iteration was measured"} for n in ("before", "after")},
         "batch_times": [], "decisions": [],
@@ -164,6 +165,19 @@ def test_an_interrupted_one_says_how_far_it_came(result: dict[str, Any]) -> None
     accepted = [r for r in result["rounds"] if r["accepted"]]
     assert value.startswith("about ")
     assert f"of {len(accepted)} rounds added up" in what
+
+
+def test_what_the_budget_left_is_told_apart_from_the_graph(result: dict[str, Any]) -> None:
+    left = ["the budget ended before it was decided whether levers pay: nice", "quotas were not searched"]
+    told = dict(headline(result | {"unfinished": left}))
+    assert told["not finished"] == f"{'; '.join(left)}; --resume goes on"
+    assert headline(result | {"unfinished": left})[0] == headline(result)[0]
+    assert "not finished" not in dict(headline(result))
+    before = {k: v for k, v in result.items() if k != "unfinished"}  # of an earlier version
+    assert "not finished" not in dict(headline(before))
+    spent = "the budget of 60 s is spent"
+    told = dict(headline(before | {"stopped": True, "ended": spent}))
+    assert told["not finished"] == f"{spent}; --resume goes on"
 
 
 def test_estimates_are_shown_with_their_residuals(result: dict[str, Any]) -> None:

@@ -81,6 +81,8 @@ class Row:
         Why.
     result : PairedComparison or None
         Complete iterations without it and with it.
+    undecided : bool
+        The budget ended before it could be told whether the value pays: another call measures it again.
     """
 
     lever: str
@@ -89,6 +91,7 @@ class Row:
     outcome: Outcome
     reason: str
     result: PairedComparison | None = None
+    undecided: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as a JSON document."""
@@ -99,6 +102,7 @@ class Row:
             "outcome": self.outcome,
             "reason": self.reason,
             "result": None if self.result is None else self.result.to_dict(),
+            "undecided": self.undecided,
         }
 
 
@@ -245,14 +249,16 @@ class _Run:
         """Compare a value with the present one, and keep the faster."""
         before = lever.present
 
-        def row(outcome: Outcome, reason: str, result: PairedComparison | None = None) -> Row:
-            return Row(lever.name, before, value, outcome, reason, result)
+        def row(
+            outcome: Outcome, reason: str, result: PairedComparison | None = None, *, undecided: bool = False
+        ) -> Row:
+            return Row(lever.name, before, value, outcome, reason, result, undecided)
 
         key = key_of(self.key(), "lever", lever.name, json.dumps(before), json.dumps(value))
         known = known_comparison(self.store.get(key), self.rule)
         spent = f"the levers' budget of {round(self.budget_s or 0.0, 1):g} s is spent"
         if known is None and self.left_s == 0.0:
-            return row("not measured", spent)
+            return row("not measured", spent, undecided=True)
         try:
             if known is not None:
                 result = known
@@ -260,13 +266,15 @@ class _Run:
                 why = self.unusable(lever, value) or (spent if self.left_s == 0.0 else None)
                 if why is not None:
                     lever.use(before)
-                    return row("not measured", why)
+                    return row("not measured", why, undecided=why == spent)
                 result = self.measured(lever, before, value)
                 if exhausted(result, self.rule):
                     self.store.put(key, "lever", result.to_dict())
             if not faster(result, self.rule, self.rule.least_gain_frac):
                 lever.use(before)
-                return row("dropped", _why(result, self.rule, reused=known is not None), result)
+                undecided = not exhausted(result, self.rule)
+                why = _why(result, self.rule, reused=known is not None)
+                return row("dropped", why, result, undecided=undecided)
             try:
                 lever.use(value)
             except RlprofError as error:  # it could be when this was measured

@@ -74,6 +74,9 @@ class Optimization:
         What it took, over all sessions.
     trained : tuple of Trained
         All complete iterations, those of earlier sessions under the same conditions too.
+    not_in_all : str
+        Why the graph and its levers together were not compared with the native program; empty: nothing is
+        left to compare.
     """
 
     native: CallGraph
@@ -90,6 +93,7 @@ class Optimization:
     together: tuple[tuple[Ran, ...], ...] = ()
     cost: Cost = NOTHING
     trained: tuple[Trained, ...] = ()
+    not_in_all: str = ""
 
     def including(self, measured: Measured) -> Optimization:
         """Return it with levers that were tried, and what all took until the later of the two."""
@@ -103,6 +107,17 @@ class Optimization:
             cost=measured.cost if later else self.cost,
             trained=measured.trained if later else self.trained,
         )
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """What another call with the same store goes on with; none: all of it is done.
+
+        A graph that was searched to its end is found, whatever levers the budget left undecided.
+        """
+        levers = ", ".join(dict.fromkeys(row.lever for row in self.levers if row.undecided))
+        undecided = f"the budget ended before it was decided whether levers pay: {levers}" if levers else ""
+        parts = (self.ended if self.stopped else "", undecided, self.not_in_all)
+        return tuple(part for part in parts if part)
 
     def up_to(self, store: Store) -> Optimization:
         """Return it with all that was spent and trained until now."""

@@ -40,6 +40,7 @@ def document(
         "steps": [str(one) for one in found.steps],
         "ended": found.ended,
         "stopped": found.stopped,
+        "unfinished": list(found.unfinished),
         "total": None if found.total is None else found.total.to_dict(),
         "levers": [row.to_dict() for row in found.levers],
         "rounds": [

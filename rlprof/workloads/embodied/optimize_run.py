@@ -183,6 +183,7 @@ def _optimize(
     decisions = each_once([*earlier, *log.entries])
     made = document(found, decisions, {**facts, "iterations": trained})
     made |= {"quota": quotas.to_dict(), "earlier_graph": None}
+    made["unfinished"] += unfinished(quotas)
     earlier_at = out / GRAPH if stays else None if aside is None else aside / GRAPH
     if before is not None and earlier_at is not None:
         made["earlier_graph"] = before.to_dict(earlier_at.relative_to(out).as_posix())
@@ -203,6 +204,11 @@ def _optimize(
     return Optimized(found, made, lines, stopped)
 
 
+def unfinished(quotas: Quotas | None) -> list[str]:
+    """What of the search for quotas ``--resume`` goes on with."""
+    return ["quotas were not searched to the end"] if quotas is not None and quotas.stopped else []
+
+
 def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None = None) -> str:
     """The result in a few lines."""
     lines = [f"{out}: {found.ended}"]
@@ -211,7 +217,7 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
             change = f"{setting(row.before)} -> {setting(row.value)}"
             lines.append(f"  lever {row.lever}, {change}: {row.result.gain_frac:+.1%}")
     if not found.steps and found.stopped:
-        lines.append("no overlap was found to pay by then: the native order is kept, --resume goes on")
+        lines.append("no overlap was found to pay by then: the native order is kept")
     elif not found.steps:
         lines.append("no overlap pays: the native order is kept")
     for one in found.steps:
@@ -245,6 +251,8 @@ def summary(found: Optimization, out: Path, trained: int, quotas: Quotas | None 
         if quotas.cost is not None:
             took = f"{quotas.cost.total_s:.0f} s, {quotas.cost.retained_s:.0f} s of it training that counts"
             lines.append(f"  apart from that, quotas took {took}")
+    if left := [*found.unfinished, *unfinished(quotas)]:
+        lines.append(f"not finished: {'; '.join(left)}; --resume goes on")
     return "\n".join(lines)
 
 

@@ -31,6 +31,8 @@ from rlprof.workloads.embodied.overlap_levers import OverlapRendering, overlap_l
 
 #: Share of the budget after which no lever of the program is tried any more.
 LEVERS_SHARE = 0.5
+#: What is compared at last.
+TOGETHER = "rounds and levers of the graph together"
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,8 @@ class Search:
         known = known_comparison(self.store.get(key), rule)
         spent = self.request.options.budget_spent
         if known is None and rule.budget_s == 0.0:
-            self.say(f"{spent}: rounds and levers of the graph together are not compared")
-            return replace(found, stopped=True, ended=spent)
+            self.say(f"{spent}: {TOGETHER} are not compared")
+            return replace(found, not_in_all=f"{spent}: {TOGETHER} are not compared")
         stopped = False
         try:
             if known is not None:
@@ -270,7 +272,7 @@ class Search:
             simulator.drop_all_but(None)
         found = found.including(Measured((), tuple(done), stopped=stopped))
         if stopped:
-            self.say("interrupted: rounds and levers of the graph together are not compared")
+            self.say(f"interrupted: {TOGETHER} are not compared")
             return found
         self.log.add(
             "validated",
@@ -278,9 +280,9 @@ class Search:
             steps=[str(s) for s in found.steps],
             graph=found.graph.hash,
             result=total.to_dict(),
-            outcome="rounds and levers of the graph together",
+            outcome=TOGETHER,
             reused=known is not None,
         )
         if not exhausted(total, rule):  # --resume makes it again
-            found = replace(found, stopped=True, ended=spent)
+            found = replace(found, not_in_all=f"{spent} before {TOGETHER} were compared to the end")
         return replace(found, total=total)

@@ -180,6 +180,7 @@ def test_what_does_not_apply_cannot_be_used_or_has_no_effect_says_so() -> None:
         ("not measured", "drawn cannot be egl-one"),
         ("not measured", "the capture failed"),
     ]
+    assert not any(row.undecided for row in found.rows)  # another call would say the same
     assert program.at == {"graph": False, "drawn": "osmesa", "streams": None}
     assert "lever streams: does not apply, cpu has no streams" in log.text()
     assert "lever graph, off -> on: not measured, the capture failed" in log.text()
@@ -228,6 +229,7 @@ def test_the_budget_ends_it_and_what_is_left_over_says_so() -> None:
         budget_s=12.0, clock=lambda: float(next(ticks)),
     )  # fmt: skip
     assert found.rows[-1].reason == "the levers' budget of 12 s is spent"
+    assert [row.undecided for row in found.rows] == [True, True]
     assert not found.kept
     # the first one was cut short, and its few pairs say nothing
     assert found.rows[0].result is not None
@@ -241,8 +243,8 @@ def test_the_budget_may_end_with_the_iteration_that_is_not_counted() -> None:
         program, Setting(program, "workers", (2,)), store=store,
         budget_s=0.5, clock=lambda: float(len(program.ran)),
     )  # fmt: skip
-    assert [(r.outcome, r.reason) for r in found.rows] == [
-        ("not measured", "the levers' budget of 0.5 s is spent")
+    assert [(r.outcome, r.reason, r.undecided) for r in found.rows] == [
+        ("not measured", "the levers' budget of 0.5 s is spent", True)
     ]
     assert (program.at, len(program.ran)) == ({"workers": 1}, 1)
     assert measured(program, Setting(program, "workers", (2,)), store=store).kept == {"workers": 2}
