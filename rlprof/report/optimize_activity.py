@@ -111,8 +111,10 @@ def phase_table(result: Mapping[str, Any]) -> Table | Unavailable:
 
 
 def window_table(result: Mapping[str, Any], most: int = 15) -> Table | Unavailable:
-    """Ranked windows of the first round."""
-    found = next((e for e in result["decisions"] or () if e["what"] == "ranking"), None)
+    """Ranked windows of the first round, as it was profiled last."""
+    rankings = [e for e in result["decisions"] or () if e["what"] == "ranking"]
+    first = rankings[0].get("round") if rankings else None
+    found = next((e for e in reversed(rankings) if e.get("round") == first), None)
     if found is None:
         return NO_LOG if result["decisions"] is None else Unavailable("no round began")
     rows = tuple(

@@ -190,7 +190,7 @@ class _Run:
     # ranking -----------------------------------------------------------------------------------------------
 
     def _profile(self) -> Profile:
-        key = key_of(self.workload.key, "profile", self.graph.hash)
+        key = key_of(self.workload.key, "profile", self.workload.activity_from, self.graph.hash)
         known = self.store.get(key)
         profile = None if known is None else Profile.from_dict(known)
         if profile is None or not profile.active:  # there may be a source of activity by now

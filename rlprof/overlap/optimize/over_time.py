@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlprof.analysis.activity_summary import summary
+from rlprof.overlap.optimize.cost import Trained
 from rlprof.overlap.optimize.outcome import Optimization
 from rlprof.overlap.optimize.windows import Activity
 from rlprof.overlap.optimize.workload import Measurement
@@ -79,6 +80,18 @@ def courses(found: Optimization) -> dict[str, dict[str, Any]]:
     return {"before": before, "after": _course(found, chosen, why)}
 
 
+def of_one_source(found: Optimization) -> list[Trained]:
+    """Return iterations without those whose activity is of another source than the profiles', or the latest."""
+    profiled = [r.profile.measurement for r in found.rounds]
+    measured = [*(one.measurement for one in found.trained), *profiled]
+    latest = next((s for m in reversed(measured) if (s := _source(m)) is not None), None)
+    return [one for one in found.trained if _source(one.measurement) in (None, latest)]
+
+
+def _source(measured: Measurement) -> str | None:
+    return None if measured.over_time is None else str(measured.over_time["source"])
+
+
 def counted(found: Optimization, graph: str, known: Sequence[Measurement]) -> list[Measurement]:
     """Return those of some iterations by a graph that tell what it is like.
 
@@ -119,7 +132,7 @@ def _why(found: Optimization) -> str:
 
 def _course(found: Optimization, graph: str, why: str) -> dict[str, Any]:
     profile = _profile(found, graph)
-    known = [one.measurement for one in found.trained if one.graph == graph]
+    known = [one.measurement for one in of_one_source(found) if one.graph == graph]
     known = [m for m in known if m.over_time is not None]
     if profile is not None and profile.over_time is not None and profile not in known:
         known.append(profile)

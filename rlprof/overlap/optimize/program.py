@@ -50,6 +50,8 @@ class ProgramWorkload:
         Arguments of the region for a trial.
     activity : ActivitySource, optional
         Of the device.
+    activity_from : str, optional
+        What it is asked of, whether there is some or not.
     synchronise : callable, optional
         Waits until the device has done all its work.
     facts : callable, optional
@@ -76,6 +78,7 @@ class ProgramWorkload:
         states: Mapping[str, Restorable],
         arguments: Callable[[], Arguments] = lambda: ((), {}),
         activity: ActivitySource | None = None,
+        activity_from: str = "",
         synchronise: Callable[[], None] = lambda: None,
         facts: Callable[[], Mapping[str, Any]] = dict,
         call_bytes: Callable[[], Mapping[str, float] | None] = lambda: None,
@@ -88,7 +91,7 @@ class ProgramWorkload:
         self.native = program.graph(recording)
         self.key = key
         self.states, self._arguments = states, arguments
-        self.activity = activity or NoActivity("nobody samples")
+        self.activity, self.activity_from = activity or NoActivity("nobody samples"), activity_from
         self._synchronise, self._facts, self._call_bytes = synchronise, facts, call_bytes
         self._watch, self._meter = watch, meter
         self.machine = machine

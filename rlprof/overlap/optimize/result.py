@@ -9,7 +9,7 @@ from rlprof.analysis.batch_time import BatchFit
 from rlprof.analysis.interference import Interference, Ran, interference
 from rlprof.overlap.optimize.log import Entry
 from rlprof.overlap.optimize.outcome import Optimization
-from rlprof.overlap.optimize.over_time import counted, courses
+from rlprof.overlap.optimize.over_time import counted, courses, of_one_source
 from rlprof.overlap.optimize.workload import Measurement
 from rlprof.unavailable import Unavailable
 
@@ -96,7 +96,8 @@ def _of(found: Optimization, graph: str) -> list[Measurement]:
 
 
 def _activity(found: Optimization, graph: str) -> float | None:
-    known = counted(found, graph, [m for m in _of(found, graph) if m.sm_activity is not None])
+    mine = [one.measurement for one in of_one_source(found) if one.graph == graph]
+    known = counted(found, graph, [m for m in mine if m.sm_activity is not None])
     values = [m.sm_activity for m in known if m.sm_activity is not None]
     return sum(values) / len(values) if values else None
 

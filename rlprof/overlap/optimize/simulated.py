@@ -173,6 +173,8 @@ class SimulatedWorkload:
         Standard deviation of measured times, as a share of them.
     seed : int
         Of the noise.
+    activity_from : str
+        As of a workload.
     """
 
     native: CallGraph
@@ -182,6 +184,7 @@ class SimulatedWorkload:
     seed: int = 0
     trained: list[str] = field(default_factory=list)
     bytes_by_call: Mapping[str, float] | None = None
+    activity_from: str = "simulated"
 
     def __post_init__(self) -> None:
         self._known: dict[str, Simulated] = {}

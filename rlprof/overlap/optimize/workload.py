@@ -123,10 +123,13 @@ class Workload(Protocol):
         Its native graph.
     key : str
         Program version and hardware: measurements of another key are not reused.
+    activity_from : str
+        What activity is asked of: profiles of another source are not reused.
     """
 
     native: CallGraph
     key: str
+    activity_from: str
 
     def iteration(self, graph: CallGraph | None) -> Measurement:
         """Train one iteration natively (None) or by a graph; weights advance."""

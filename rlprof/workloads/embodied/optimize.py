@@ -227,6 +227,7 @@ def embodied(
             states=restorables(trainer),
             arguments=lambda: ((GlobalStep(train.step),), {}),
             activity=source,
+            activity_from=asked_of(config, activity),
             synchronise=synchronise,
             facts=lambda: {} if machine.gpu_reason is None else {"gpu": machine.gpu_reason},
             watch=lambda graph: Answers(trainer, graph, resets.countdown(graph)),
@@ -245,10 +246,16 @@ def _ahead(simulator: Simulator, config: Config) -> Simulator:
     return AheadSimulator(simulator) if config.reset_ahead else simulator
 
 
+def asked_of(config: Config, activity: str) -> str:
+    """What ``--activity`` asks: without a GPU ``auto`` is ``program``."""
+    return "program" if activity == "auto" and not config.device.startswith("cuda") else activity
+
+
 def _activity(config: Config, out: Path, wanted: str, trainer: Trainer, further: list[Any]) -> ActivitySource:
+    wanted = asked_of(config, wanted)
     if wanted == "off":
         return NoActivity("not asked for")
-    if wanted == "program" or (wanted == "auto" and not config.device.startswith("cuda")):
+    if wanted == "program":
         simulators = [trainer.env.simulator, *further]
 
         def processes() -> list[int]:

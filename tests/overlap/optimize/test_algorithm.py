@@ -16,8 +16,9 @@ from rlprof.analysis.trials import Rule
 from rlprof.errors import OutputError, UsageError
 from rlprof.overlap.errors import OverlapError
 from rlprof.overlap.legality import check
-from rlprof.overlap.optimize import Options, optimize
+from rlprof.overlap.optimize import Optimization, Options, optimize
 from rlprof.overlap.optimize.log import DecisionLog
+from rlprof.overlap.optimize.result import document
 from rlprof.overlap.optimize.simulated import SimulatedWorkload
 from rlprof.overlap.optimize.store import Store
 from rlprof.taskgraph.errors import RestoreError
@@ -309,6 +310,39 @@ def test_a_profile_without_activity_is_made_again() -> None:
     found = optimize(workload(1), store=store)
     assert found.graph.hash == optimize(workload(1)).graph.hash
     assert found.rounds[0].profile.source == "simulated"
+
+
+def test_a_profile_of_another_source_of_activity_is_made_again_and_not_mixed_with_it() -> None:
+    class Sampled(SimulatedWorkload):
+        """Half as active, as asked of a source of this name."""
+
+        def iteration(self, graph):
+            found = super().iteration(graph)
+            over = {**found.over_time, "source": self.activity_from}
+            share = 0.5 if self.activity_from == "host" else 1.0
+            return replace(found, sm_activity=share * found.sm_activity, over_time=over)
+
+        def profile(self, graph):
+            return replace(super().profile(graph), source=self.activity_from)
+
+    program, store = make(1), Store()
+
+    def session(source: str) -> tuple[Sampled, Optimization]:
+        here = Sampled(program.graph, program.model, activity_from=source)
+        return here, optimize(here, Options(epsilon=0.9), store=store)  # nothing is accepted
+
+    _, first = session("host")
+    here, second = session("program")
+    native = here.native.hash
+    assert here.trained.count(native) == 1  # the profile: whatever is timed is known
+    assert second.rounds[0].profile.source == "program"
+    told = document(second, [])
+    assert told["over_time"]["before"]["source"] == "program"
+    assert told["sm_activity"]["before"] == pytest.approx(2 * document(first, [])["sm_activity"]["before"])
+    again, third = session("host")
+    assert not again.trained
+    assert third.rounds[0].profile.source == "host"
+    assert document(third, [])["sm_activity"] == document(first, [])["sm_activity"]
 
 
 def test_what_does_not_fit_is_not_tried() -> None:

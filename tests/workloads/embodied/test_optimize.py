@@ -34,7 +34,7 @@ from rlprof.overlap.optimize.trials import alone
 from rlprof.workloads.embodied import optimize_run, optimize_search
 from rlprof.workloads.embodied.config import Config, configure
 from rlprof.workloads.embodied.errors import CheckpointError, ConfigurationError, SimulatorDiedError
-from rlprof.workloads.embodied.optimize import Counter, embodied
+from rlprof.workloads.embodied.optimize import Counter, asked_of, embodied
 from rlprof.workloads.embodied.optimize_run import Request, optimize_embodied
 from rlprof.workloads.embodied.optimize_search import Search
 from rlprof.workloads.embodied.policies.base import Kept
@@ -184,6 +184,13 @@ def test_only_the_loop_can_be_optimised(tmp_path: Path) -> None:
         embodied(small(schedule="hybrid"), tmp_path),
     ):
         pass
+
+
+def test_what_activity_is_asked_of_is_told_to_the_search(tmp_path: Path) -> None:
+    assert asked_of(small(), "auto") == asked_of(small(), "program") == "program"
+    assert asked_of(replace(small(), device="cuda:0"), "auto") == "auto"
+    with embodied(small(), tmp_path, activity="off") as here:
+        assert here.workload.activity_from == "off"
 
 
 def test_recorded_durations_lead_to_the_policy_beside_the_simulator(tmp_path: Path) -> None:
