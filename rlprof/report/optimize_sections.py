@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from rlprof.overlap.optimize.log import text
+from rlprof.overlap.optimize.log import setting, text
 from rlprof.report import optimize_activity as active
 from rlprof.report import optimize_charts as charts
 from rlprof.report import optimize_orders as orders
@@ -58,9 +58,7 @@ def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
     if result["by_hand"]:
         return _gain_by_hand(result)
     if not result["steps"]:
-        if result["stopped"]:
-            return "no gain so far", "it was stopped before an overlap was accepted; the native order is kept"
-        return "no gain", "no overlap that was tried pays; the native order is kept"
+        return _gain_without_overlap(result)
     times = {order: result["counted"].get(order) for order in active.ORDERS}
     if total is None and not result["rounds"] and times["before"] and times["after"]:
         ratio = median(times["before"]) / median(times["after"])
@@ -72,6 +70,21 @@ def _gain(result: Mapping[str, Any]) -> tuple[str, str]:
         return f"about {duration(gain)}", f"an iteration, of {len(kept)} rounds added up: not measured in all"
     ratio = total["reference"]["median_s"] / total["candidate"]["median_s"]
     return f"{ratio:.3f} ×", f"{total['decision']}; {tables.gain_text(total)} an iteration"
+
+
+def _gain_without_overlap(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Gain of levers alone, each over what was in use by then."""
+    why = "no overlap that was tried pays; the native order is kept"
+    if result["stopped"]:
+        why = "it was stopped before an overlap was accepted; the native order is kept"
+    kept = [row for row in result["levers"] or () if row["outcome"] == "kept" and row.get("result")]
+    if not kept:
+        return "no gain so far" if result["stopped"] else "no gain", why
+    gains = " and ".join(f"{row['result']['gain_frac']:+.1%}" for row in kept)
+    levers = ", then ".join(
+        f"{row['lever']}, {setting(row['before'])} → {setting(row['value'])}" for row in kept
+    )
+    return gains, f"an iteration by levers alone ({levers}): {why}"
 
 
 def _gain_by_hand(result: Mapping[str, Any]) -> tuple[str, str]:

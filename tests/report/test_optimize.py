@@ -146,6 +146,25 @@ def test_no_gain_is_said() -> None:
     assert {r["variant"] for r in rows} == {"before"}
 
 
+def test_levers_that_were_kept_are_the_gain_where_no_overlap_pays() -> None:
+    found = result_of(1, epsilon=0.9)
+    (measured,) = [e["result"] for e in found["decisions"] if e["what"] == "validated"][:1]
+    row = {"lever": "workers", "before": 1, "value": 2, "outcome": "kept", "reason": "", "result": measured}
+    gain = f"{measured['gain_frac']:+.1%}"
+    value, what = headline(found | {"levers": [row, row | {"outcome": "dropped"}]})[0]
+    assert value == gain
+    assert what == (
+        "an iteration by levers alone (workers, 1 → 2):"
+        " no overlap that was tried pays; the native order is kept"
+    )
+    other = row | {"lever": "cuda-graph", "before": False, "value": True}
+    stopped = found | {"levers": [row, other], "stopped": True}
+    value, what = headline(stopped)[0]
+    assert value == f"{gain} and {gain}"
+    assert "(workers, 1 → 2, then cuda-graph, off → on): it was stopped before an overlap" in what
+    assert headline(found | {"levers": [row | {"outcome": "dropped"}]})[0][0] == "no gain"
+
+
 def test_an_interrupted_one_says_how_far_it_came(result: dict[str, Any]) -> None:
     nothing = result | {
         "steps": [], "ended": "interrupted", "stopped": True, "total": None, "rounds": [], "iterations": [],

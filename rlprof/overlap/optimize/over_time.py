@@ -81,7 +81,7 @@ def courses(found: Optimization) -> dict[str, dict[str, Any]]:
 
 
 def of_one_source(found: Optimization) -> list[Trained]:
-    """Return iterations without those whose activity is of another source than the profiles', or the latest."""
+    """Return iterations without those whose activity is of another source than the latest profile's."""
     profiled = [r.profile.measurement for r in found.rounds]
     measured = [*(one.measurement for one in found.trained), *profiled]
     latest = next((s for m in reversed(measured) if (s := _source(m)) is not None), None)
