@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlprof.cores import usable_cores
 from tests.cli.conftest import Cli
 
 WAIT = "import time\nfrom rlprof.overlap.quota.rounds import rounds\nfor _ in rounds(): time.sleep({})"
@@ -42,7 +43,7 @@ def test_two_commands_are_measured_alone_and_together(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core leaves no number of cores to choose")
+@pytest.mark.skipif(usable_cores() < 2, reason="one core leaves no number of cores to choose")
 def test_the_whole_search_runs_on_cores(cli: Cli, tmp_path: Path) -> None:
     """Two busy processes each: what is found depends on the machine, that all of it was measured does not."""
     program = tmp_path / "busy.py"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
+from rlprof.cores import usable_cores
 from rlprof.errors import UsageError
 from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.clients import STEP, ProbedLevels, probe_levels, read_cached, write_cached
@@ -161,16 +162,20 @@ class Cores(Mechanism):
     ----------
     cores : tuple of int
         Those that both processes may use without a quota.
+    usable : int or None
+        How many of them the CPU quota of the control group lets both keep busy; None: all.
     """
 
     cores: tuple[int, ...]
+    usable: int | None = None
     name: ClassVar[str] = "cores"
     unit: ClassVar[str] = "cores"
     setting: ClassVar[str] = "cores"
 
     def levels(self, _progress: Progress, /) -> tuple[Level, ...]:
-        """One core to all."""
-        return tuple(Level(n, n) for n in range(1, len(self.cores) + 1))
+        """One core to all; none that gives more time than there is, but for that without a quota."""
+        most = len(self.cores) if self.usable is None else min(self.usable, len(self.cores))
+        return (*(Level(n, n) for n in range(1, most)), Level(most, len(self.cores)))
 
     def prefix(self, level: Level | None, /) -> tuple[str, ...]:
         """Run on the last cores, since those who choose for themselves begin with the first."""
@@ -217,11 +222,11 @@ def processor(name: str) -> Mechanism:
     """
     if name == "cores":
         cores = tuple(sorted(os.sched_getaffinity(0)))
-        if len(cores) < 2:
-            raise UsageError(
-                "there is one core only, so no number of cores to choose", hint="--mechanism nice"
-            )
-        return Cores(cores)
+        usable = usable_cores()
+        if usable < 2:
+            only = "there is one core only" if len(cores) < 2 else "the CPU quota is one core's time at most"
+            raise UsageError(f"{only}, so no number of cores to choose", hint="--mechanism nice")
+        return Cores(cores, usable)
     base = max(os.getpriority(os.PRIO_PROCESS, 0), -20)
     if base > 18:
         raise UsageError(

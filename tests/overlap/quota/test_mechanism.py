@@ -1,18 +1,58 @@
-"""What is found of matrix products under a level is of that level."""
+"""Levels of a processor; what is found of matrix products under a level of the GPU is of that level."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from rlprof.errors import UsageError
 from rlprof.overlap.quota import mechanism
 from rlprof.overlap.quota.clients import Gpu
 from rlprof.overlap.quota.daemons import Daemon
 from rlprof.overlap.quota.levels import Level
-from rlprof.overlap.quota.mechanism import Mps
+from rlprof.overlap.quota.mechanism import Cores, Mps, processor
 from rlprof.overlap.quota.products import Products
+from rlprof.progress import silent
 from rlprof.unavailable import Unavailable
+
+
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+
+def granted(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr("rlprof.overlap.quota.mechanism.usable_cores", lambda: cores)
+
+
+def test_levels_are_all_numbers_of_cores_where_no_quota_limits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    granted(monkeypatch, 8)
+    assert processor("cores").levels(silent) == tuple(Level(n, n) for n in range(1, 9))
+
+
+def test_no_level_gives_more_cores_than_the_cpu_quota_keeps_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    granted(monkeypatch, 3)
+    found = processor("cores")
+    levels = found.levels(silent)
+    assert levels == (Level(1, 1), Level(2, 2), Level(3, 8))
+    # the last one is no quota: the command may run on all cores, as without one
+    assert found.prefix(levels[-1]) == found.prefix(None)
+    assert found.prefix(levels[1])[-1] == "6,7"
+
+
+def test_one_core_leaves_nothing_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    granted(monkeypatch, 1)
+    with pytest.raises(UsageError, match=r"the CPU quota is one core's time at most.*Next: --mechanism nice"):
+        processor("cores")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    with pytest.raises(UsageError, match="there is one core only"):
+        processor("cores")
+
+
+def test_cores_that_nobody_counted_are_all_usable() -> None:
+    assert Cores((0, 1)).levels(silent) == (Level(1, 1), Level(2, 2))
 
 
 def found(monkeypatch: pytest.MonkeyPatch, sms: int | None) -> Products | Unavailable:
