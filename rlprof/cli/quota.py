@@ -65,6 +65,10 @@ def quota(
     least_gain: Annotated[
         float, typer.Option("--least-gain", metavar="FRACTION", help="A gain that is worth a quota.")
     ] = 0.01,
+    no_check_products: Annotated[
+        bool,
+        typer.Option("--no-check-products", help="Use levels that make matrix products wrong (mps)."),
+    ] = False,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="End the search in time, like 5min.")
     ] = None,
@@ -101,6 +105,7 @@ def quota(
         budget_s=None if budget is None else duration_ns(budget, option="--budget", least_ns=1) / 1e9,
         timeout_s=duration_ns(timeout, option="--timeout", least_ns=1) / 1e9,
         sweep=sweep,
+        check_products=not no_check_products,
     )
     if settings.rule.least_pairs is None or settings.final.least_pairs is None:
         raise UsageError(

@@ -17,7 +17,7 @@ from rlprof.overlap.quota import launch
 from rlprof.overlap.quota.clients import STEP, ProbedLevels, probe_levels, read_cached, write_cached
 from rlprof.overlap.quota.daemons import Daemon, without_mps
 from rlprof.overlap.quota.levels import Level
-from rlprof.overlap.quota.products import Products, ask_client
+from rlprof.overlap.quota.products import LIMIT_S, Products, ask_client
 from rlprof.unavailable import Unavailable
 
 Progress = Callable[[str, float], None]
@@ -32,11 +32,14 @@ class Mechanism(ABC):
         As on the command line.
     unit, setting : str
         What an amount counts, and what a setting is.
+    alters_products : bool
+        Some levels are known to make matrix products wrong, so that one looks before a level is used.
     """
 
     name: ClassVar[str]
     unit: ClassVar[str]
     setting: ClassVar[str]
+    alters_products: ClassVar[bool] = False
 
     @property
     def resource(self) -> str:
@@ -63,8 +66,8 @@ class Mechanism(ABC):
         """Environment variables without the mechanism; None if there is no such difference."""
         return None
 
-    def products(self, _level: Level, /) -> Products | Unavailable:
-        """Whether matrix products are right under a level."""
+    def products(self, _level: Level, /, *, limit_s: float = LIMIT_S) -> Products | Unavailable:  # noqa: ARG002
+        """Whether matrix products are right under a level; looking ends after so many seconds."""
         return Unavailable("only a share of the SMs is known to change what is computed")
 
 
@@ -88,6 +91,7 @@ class Mps(Mechanism):
     name: ClassVar[str] = "mps"
     unit: ClassVar[str] = "SMs"
     setting: ClassVar[str] = "%"
+    alters_products: ClassVar[bool] = True
 
     @property
     def resource(self) -> str:
@@ -132,9 +136,9 @@ class Mps(Mechanism):
             return True  # ids of another process namespace: it cannot be told whose they are
         return not set(processes).isdisjoint(known)
 
-    def products(self, level: Level, /) -> Products | Unavailable:
+    def products(self, level: Level, /, *, limit_s: float = LIMIT_S) -> Products | Unavailable:
         """What a fresh client finds; nothing if it had other SMs than those of the level."""
-        found = ask_client(self.daemon.environment(level))
+        found = ask_client(self.daemon.environment(level), limit_s=limit_s)
         if isinstance(found, Products) and found.sms != level.amount:  # as where the daemon has died
             return Unavailable(
                 f"a client of {level.setting} % had {found.sms} SMs in place of {level.amount}: see"

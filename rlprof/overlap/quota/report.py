@@ -11,7 +11,6 @@ from rlprof.overlap.quota.clients import ProbedLevels
 from rlprof.overlap.quota.daemons import Daemon
 from rlprof.overlap.quota.foreign import Foreign
 from rlprof.overlap.quota.levels import Level
-from rlprof.overlap.quota.mechanism import Mps
 from rlprof.overlap.quota.pair import EligiblePair
 from rlprof.overlap.quota.products import Products
 from rlprof.overlap.quota.search import QuotaSearch, Trial
@@ -88,11 +87,11 @@ def tuning_text(tuning: Tuning) -> str:
     if whole:
         lines.append(f"note: start and end of {', '.join(whole)} are in its times (no rounds)")
     lines.append(f"{_answer(tuning)} ({tuning.reason}; {_duration(tuning.spent_s)})")
-    looked, which = tuning.products, "rlprof mps levels --check-products says which levels are right"
-    if isinstance(looked, Products) and looked.wrong:
-        lines.append(f"DO NOT USE IT for what multiplies matrices by cuBLAS: {looked.told()}. {which}")
-    elif isinstance(looked, Unavailable) and tuning.quotas and tuning.mechanism == Mps.name:
-        lines.append(f"whether matrix products are right with it is not known: {looked.reason}. {which}")
+    if tuning.quotas and tuning.setting == "%" and isinstance(tuning.products, Unavailable):
+        lines.append(
+            "note: nobody knows whether matrix products are right under it, as they are not under some shares"
+            f" ({tuning.products.reason})"
+        )
     return "\n\n".join([parts[0], *lines])
 
 

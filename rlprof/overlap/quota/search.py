@@ -93,7 +93,8 @@ class QuotaSearch:
     anchor : int
         kb, the best of the coarse part, around which the fine part searched.
     best : int
-        k*, the level with the least time; of equal ones the first that was measured.
+        k*, the level with the least time; of equal ones the first that was measured. Of those that can be
+        used: under some matrix products are wrong, and `reason` tells which were passed over.
     complete : bool
         The search went to its end; False: the budget ended it, and `best` is the best of what was measured.
     reason : str

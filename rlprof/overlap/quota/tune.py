@@ -18,6 +18,7 @@ from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.mechanism import Mechanism
 from rlprof.overlap.quota.pair import EligiblePair, WorkerProcess, find_pair
 from rlprof.overlap.quota.paired import PairedLevels, left_of, no_further_level, no_validation
+from rlprof.overlap.quota.products import LIMIT_S
 from rlprof.overlap.quota.search import (
     Measurement,
     QuotaSearch,
@@ -136,12 +137,10 @@ class _Tuner:
                 raise _Stopped(f"there is one level only of {self.mechanism.resource}")
             search = self.search(pair, levels)
             self.keep(search=search)
+            search = self.right(search)
+            self.keep(search=search)
             validation = self.validate(pair, search)
-            products = self.known.products if validation.kept else Unavailable("not looked at by then")
-            self.keep(validation=validation, reason=validation.reason, products=products)
-            for level in self.known.quotas.values():
-                self.progress("matrix products", 1.0)
-                self.keep(products=self.mechanism.products(level))
+            self.keep(validation=validation, reason=validation.reason)
         except _Stopped as stopped:
             self.keep(reason=f"q0 is kept: {stopped}")
         return self.known
@@ -213,7 +212,7 @@ class _Tuner:
             levels=nothing,
             search=nothing,
             validation=nothing,
-            products=Unavailable("no quota was chosen"),
+            products=Unavailable("no level was to be validated"),
             reason="not finished",
             spent_s=self.spent_s,
         )
@@ -319,7 +318,9 @@ class _Tuner:
         """Why no further level is begun: the validation needs the time that is left; empty if one is."""
         trial_s = self.set_up_s + 2 * self.settings.rounds * self.known.together.median_s
         trial_s = max(trial_s, self.trial_s)
-        return no_further_level(self.left_s, self.settings.budget_s, trial_s, self._validation_s())
+        # a client that looks takes about as long to start as a branch
+        last_s = self._validation_s() + (self.set_up_s if self.looks else 0.0)
+        return no_further_level(self.left_s, self.settings.budget_s, trial_s, last_s)
 
     def _validation_s(self) -> float:
         """How long the shortest validation probably takes."""
@@ -327,13 +328,48 @@ class _Tuner:
         pairs = final.least_pairs or final.most_pairs
         return self.set_up_s + 2 * (pairs + 1) * self.known.together.median_s
 
+    def check_budget(self) -> None:
+        """Stop if what is left does not hold the validation."""
+        if why := no_validation(self.left_s, self.settings.budget_s, self._validation_s()):
+            raise _Stopped(why)
+
+    # the answer --------------------------------------------------------------------------------------------
+
+    @property
+    def looks(self) -> bool:
+        """Whether one looks at matrix products under a level before it is used."""
+        return self.settings.check_products and self.mechanism.alters_products
+
+    def right(self, search: QuotaSearch) -> QuotaSearch:
+        """Pass over levels under which matrix products are wrong, from the fastest one on.
+
+        One of which that cannot be told is taken: who reads the result is told.
+        """
+        if search.best == search.start:
+            return search
+        if not self.settings.check_products:
+            self.keep(products=Unavailable("it was not asked for"))
+            return search
+        times, wrong = search.measured, list[str]()
+        for k in sorted((k for k in times if times[k] < times[search.start]), key=times.__getitem__):
+            if self.looks:
+                self.check_budget()
+                self.progress("matrix products", 0.8)
+            level = search.levels[k - 1]
+            products = self.mechanism.products(level, limit_s=min(LIMIT_S, self.left_s))
+            self.keep(products=products)
+            if isinstance(products, Unavailable) or not products.wrong:
+                passed = f"; passed over, as matrix products are wrong: {', '.join(wrong)}" if wrong else ""
+                return replace(search, best=k, reason=search.reason + passed)
+            wrong.append(f"{level.setting} {self.mechanism.setting}")
+        raise _Stopped(f"matrix products are wrong under all levels that were faster: {', '.join(wrong)}")
+
     def validate(self, pair: EligiblePair, search: QuotaSearch) -> Validation:
         """Compare the answer with q0 in processes that are all new."""
         self.progress("validation", 0.85)
         if search.best == search.start:
             return validate(search, lambda _level: 0.0)
-        if why := no_validation(self.left_s, self.settings.budget_s, self._validation_s()):
-            raise _Stopped(why)
+        self.check_budget()
         bench = self.bench
         for worker in list(self.workers):
             bench.release(worker)

@@ -32,6 +32,9 @@ class Settings:
         Longest time of a set-up or a round, in seconds.
     sweep : int or None
         Also measure every so many levels before the search, which uses what is known then.
+    check_products : bool
+        Look whether matrix products are right under a level before it is validated, and pass over those under
+        which some are wrong; False: the commands multiply no matrices.
     """
 
     rule: Rule = field(default_factory=lambda: Rule(most_pairs=6))
@@ -39,6 +42,7 @@ class Settings:
     budget_s: float | None = None
     timeout_s: float = 600.0
     sweep: int | None = None
+    check_products: bool = True
 
     @property
     def rounds(self) -> int:
@@ -77,7 +81,8 @@ class Tuning:
     validation : Validation or Unavailable
         Its answer against q0.
     products : Products or Unavailable
-        Whether matrix products are right under the quota that was chosen.
+        What was found of matrix products under the level that was looked at last: the one that was validated,
+        or one that was passed over because some are wrong.
     reason : str
         Why the quotas are what they are.
     spent_s : float

@@ -163,35 +163,94 @@ def test_the_process_with_slack_is_given_fewer_sms(noise: float) -> None:
     assert told[-1] == found
 
 
-class WrongSms(Sms):
-    """Products of matrices are wrong under every level but that without a quota."""
+class LookedAt(Sms):
+    """Products of matrices are wrong under some levels; who looks takes time, and cannot always tell."""
 
-    def products(self, level: Level, /) -> Products:
-        return Products(level.amount, 36, (WrongProduct(176, 1024, 256, "forward", 8, 768, None),))
+    alters_products = True
+
+    def __init__(self, wrong: Collection[Level], look: Callable[[float], None] = lambda _: None) -> None:
+        super().__init__()
+        self.wrong, self.look = set(wrong), look
+        self.looked_at: list[Level] = []
+        self.known = True
+
+    def products(self, level: Level, /, *, limit_s: float = 120.0) -> Products | Unavailable:
+        self.looked_at.append(level)
+        self.look(limit_s)
+        if not self.known:
+            return Unavailable("PyTorch is not installed, which computes them")
+        bad = (WrongProduct(176, 1024, 256, "forward", 8, 768, None),)
+        return Products(level.amount, 36, bad if level in self.wrong else ())
 
 
-def test_a_quota_with_which_products_are_wrong_says_so() -> None:
-    found, _, told = tuned(mechanism=WrongSms())
+def test_levels_under_which_products_are_wrong_are_passed_over_before_the_validation() -> None:
+    (best,) = tuned()[0].quotas.values()
+    sms = LookedAt([best])
+    found, bench, told = tuned(mechanism=sms)
     (level,) = found.quotas.values()
-    assert isinstance(found.products, Products)
-    assert found.products.sms == level.amount
-    text = tuning_text(found)
-    assert "DO NOT USE IT" in text
-    assert f"with {level.amount} SMs 1 of 36 kinds of matrix products are wrong" in text
+    # the fastest one of the others that were measured
+    assert isinstance(found.search, QuotaSearch)
+    assert isinstance(found.validation, Validation)
+    times = {trial.level: trial.time_s for trial in found.search.trials if trial.level != best}
+    assert level == min(times, key=times.__getitem__)
+    assert sms.looked_at == [best, level]
+    assert found.products == Products(level.amount, 36, ())
+    assert found.search.reason.endswith(f"; passed over, as matrix products are wrong: {best.setting} %")
+    assert found.search.reason in tuning_text(found)
+    # nothing was validated before
+    for one in told:
+        if isinstance(one.validation, Validation):
+            assert one.products == found.products
+    assert [w.level for w in bench.alive if w.level is not None] == [level]
+
+
+def test_q0_is_kept_where_products_are_wrong_under_all_levels_that_are_faster() -> None:
+    sms = LookedAt(LEVELS[:-1])
+    found, bench, _ = tuned(mechanism=sms)
+    assert found.quotas == {}
+    assert isinstance(found.validation, Unavailable)
+    assert re.match(
+        r"q0 is kept: matrix products are wrong under all levels that were faster: \d+ %, ", found.reason
+    )
+    assert len(sms.looked_at) > 2
+    assert all(w.level is None for w in bench.alive)  # no level was validated
     assert json.loads(json_bytes(tuning_document(found)))["products"]["wrong"][0]["unwritten"] == 768
-    for one in told[:-1]:
-        assert one.products == Unavailable("not looked at by then" if one.quotas else "no quota was chosen")
-    assert told[-2].quotas  # all that is known if the look is interrupted
+    # who multiplies no matrices has another answer
+    anyway, _, _ = tuned(mechanism=LookedAt(LEVELS[:-1]), settings=Settings(check_products=False))
+    assert anyway.quotas
+    assert "nobody knows whether matrix products are right under it" in tuning_text(anyway)
+    assert "it was not asked for" in tuning_text(anyway)
 
 
-def test_of_a_quota_whose_products_nobody_looked_at_the_reason_is_kept() -> None:
-    found, _, _ = tuned()
+def test_of_a_quota_whose_products_nobody_can_look_at_it_says_so() -> None:
+    sms = LookedAt([])
+    sms.known = False
+    found, _, _ = tuned(mechanism=sms)
     assert found.quotas
-    assert isinstance(found.products, Unavailable)
-    text = tuning_text(found)
-    assert "DO NOT USE IT" not in text
-    assert f"whether matrix products are right with it is not known: {found.products.reason}" in text
+    assert len(sms.looked_at) == 1
+    assert "(PyTorch is not installed, which computes them)" in tuning_text(found)
     assert "unavailable" in json.loads(json_bytes(tuning_document(found)))["products"]
+    right = tuned(mechanism=LookedAt([]))[0]
+    assert "nobody knows" not in tuning_text(right)
+
+
+@pytest.mark.parametrize("takes_s", [1.0, 80.0])
+def test_looking_at_products_is_within_the_budget(takes_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+
+    def look(limit_s: float) -> None:
+        looked.append(min(limit_s, takes_s))
+
+    monkeypatch.setattr(
+        _Tuner, "spent_s", property(lambda self: 5.0 * self.bench.starts + self.bench.took_s + sum(looked))
+    )
+    found, bench, _ = tuned(mechanism=LookedAt([], look), settings=Settings(budget_s=170.0))
+    assert len(looked) == 1
+    assert bench.starts * 5 + bench.took_s + sum(looked) <= 170.0 + 5.0
+    assert bool(found.quotas) == (takes_s < 60.0)
+    if not found.quotas:
+        assert "s of the budget of 170 s were left and the validation would take about" in found.reason
+        assert isinstance(found.validation, Unavailable)
 
 
 def test_what_it_says_can_be_read_by_people_and_programs() -> None:
