@@ -131,7 +131,8 @@ def load(
     # a process of the rollout saves what is trained alone; the rest was made on another GPU, perhaps
     trainer.rollout.take_all(trainer.actor)
     for mine, other in zip(trainer.actor.copies(), content["masters"], strict=True):
-        mine.copy_(other)
+        # of a table that nothing reads, an earlier version has more rows
+        mine.copy_(other if other.shape == mine.shape else other[: len(mine)])
     trainer.actor.optimizer.load_state_dict(content["optimizer"])
     trainer.actor.updates, trainer.rollout.version = content["updates"], content["updates"]
     if content["rollout"] is not None:

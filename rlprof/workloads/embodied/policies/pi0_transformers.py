@@ -88,7 +88,7 @@ class Pi0Transformers(FlowPolicy):
                 "projection_dim": size.backbone.width,
                 "image_token_id": size.vocabulary,
             },
-            # the expert reads no words, so it needs no table of them
+            # the expert reads no words, so it needs no table of them; later versions give it one all the same
             dit_config={
                 "model_type": "gemma",
                 "vocab_size": 1,
@@ -102,6 +102,7 @@ class Pi0Transformers(FlowPolicy):
             num_inference_steps=size.denoise_steps,
         )
         self.pi0 = kind(config)
+        _cut_table(self.pi0.model.dit)
         # the name changed between versions
         parameters = inspect.signature(type(self.pi0).forward).parameters
         self._cache = "cache" if "cache" in parameters else "past_key_values"
@@ -233,6 +234,24 @@ class Pi0Transformers(FlowPolicy):
                 mask, positions = (t.to(self.device) for t in _who_sees_whom(before, own, steps))
                 self._masks[key] = mask[None, None], positions[None]
         return self._masks[key]
+
+
+def _cut_table(expert: Any) -> None:
+    """Keep one row of a table of words that nothing reads, in weights and in what is loaded.
+
+    The library makes it as long as PaliGemma's: at full size 0.26 B of numbers, with copies of 32 bits beside
+    them and in checkpoints. It is cut once it is drawn, so that all other weights of a seed stay as they are.
+    """
+    table = expert.embed_tokens
+    table.weight = torch.nn.Parameter(table.weight.detach()[:1].clone())
+    table.num_embeddings = 1
+    table.register_load_state_dict_pre_hook(_cut_loaded)
+
+
+def _cut_loaded(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Keep one row of a table in a checkpoint in which it is whole."""
+    if (name := f"{prefix}weight") in state:
+        state[name] = state[name][:1]
 
 
 def _who_sees_whom(before: int, own: int, steps: int) -> tuple[Tensor, Tensor]:

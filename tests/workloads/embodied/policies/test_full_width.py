@@ -17,7 +17,7 @@ from tests.workloads.embodied.made import observation, spec
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'rlprof[workloads]'")
 
 pytestmark = pytest.mark.slow
-#: The library makes the expert a table of words, here of one row, and nothing reads it.
+#: The library makes the expert a table of words, of which one row is left, and nothing reads it.
 UNREAD = {"pi0.model.dit.embed_tokens.weight"}
 
 
