@@ -59,7 +59,7 @@ def found(monkeypatch: pytest.MonkeyPatch, sms: int | None) -> Products | Unavai
     """What is said of a level of 66 SMs whose client had so many."""
     gpu = Gpu(0, "Stand-in", "GPU-0", 132, 0, 13000)
     daemon = Daemon(gpu, Path("/nowhere"), "mark", "control", None, None, None, "2026-11-30")
-    monkeypatch.setattr(mechanism, "ask_client", lambda _environment: Products(sms, 36, ()))
+    monkeypatch.setattr(mechanism, "ask_client", lambda _environment, limit_s: Products(sms, 36, ()))
     return Mps(daemon).products(Level(66, 50))
 
 
