@@ -145,6 +145,9 @@ def test_what_a_branch_starts_ends_with_it() -> None:
     start = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
     with Bench(ALL) as bench:
         worker = bench.worker(speaks("A", "pass", set_up=start))
+        until = time.monotonic() + 10  # a process that has just been started has no variables for a moment
+        while len(worker.processes) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
         assert len(worker.processes) == 2
         mark = worker.mark
         bench.release(worker)
