@@ -38,7 +38,7 @@ def test_a_folder_gets_its_page_beside_the_result(cli: Cli, tmp_path: Path) -> N
 def test_what_cannot_be_made_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("optimize", "report", tmp_path / "no")
     assert done.code == 2
-    assert "cannot be read" in done.err.strip().splitlines()[-1]
+    assert "no: no such file or folder. Next: " in done.err.strip().splitlines()[-1]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = cli("optimize", "report", KEPT, "--out", tmp_path / "page.html")
     assert done.code == 2

@@ -28,8 +28,9 @@ def test_shares_reach_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_share_that_a_configuration_cannot_have_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="one process"):
-        QuotaFile({"rollout": 75}).apply(configure("h200"))
+    assert QuotaFile({"rollout": 75}).apply(configure("h200")).rollout_sm_percent == 75
+    with pytest.raises(ConfigurationError, match="cpu has no SMs"):
+        QuotaFile({"rollout": 75}).apply(configure("tiny"))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -106,7 +106,6 @@ class CapturedSteps:
                     compiled = getattr(self._policy, "compiled", None)
                     with nullcontext() if compiled is None else compiled.lock:
                         aside = None if shares is None else shares.beside(current)
-                        aside = aside or torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
                         chain = _Chain(self._policy, point, prefix, features, noise, aside)
                     chains.append(chain)
                 elif chain is None:
@@ -136,7 +135,7 @@ class _Chain:
         prefix: Prefix,
         features: Features,
         noise: Tensor,
-        aside: torch.cuda.Stream,
+        aside: torch.cuda.Stream | None,
     ) -> None:
         self.key: tuple[Any, ...] | None = None
         self.began = 0
@@ -157,6 +156,7 @@ class _Chain:
             )
 
         current = torch.cuda.current_stream()
+        aside = aside or torch.cuda.Stream(priority=current.priority)  # type: ignore[no-untyped-call]
         aside.wait_stream(current)
         with torch.no_grad():
             with torch.cuda.stream(aside):

@@ -111,6 +111,41 @@ def test_streams_of_another_priority_have_graphs_of_their_own(monkeypatch) -> No
     assert steps.graphs == 2
 
 
+def test_streams_of_another_share_have_graphs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlprof.workloads.embodied.policies import captured
+
+    shares: Any = SimpleNamespace(
+        context_of=lambda stream: stream.share, beside=lambda stream: ("beside", stream.share)
+    )
+    asides: list[Any] = []
+
+    class Chain:
+        key: Any = None
+        began = 0
+
+        def __init__(self, *given: Any) -> None:
+            asides.append(given[-1])
+
+        def begin(self, *_: Any) -> None:
+            pass
+
+    policy, seen = make(size_of("pi0", "tiny"), spec(), seed=1), observation(4)
+    policy.sm_shares = shares
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
+    prefix, point = policy.backbone(features), policy.start(noise)
+    monkeypatch.setattr(captured, "_Chain", Chain)
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    for share in (None, (0, 72), (0, 40), (0, 72)):
+        stream = SimpleNamespace(priority=0, share=share)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
+        steps._chain(point, prefix, features, noise, 0)
+    assert asides == [("beside", share) for share in (None, (0, 72), (0, 40))]
+    steps.forget_share(0, 72)
+    assert steps.graphs == 2
+
+
 def _answers(policy: Any, batches: list[int]) -> list[Any]:
     found = []
     for k, batch in enumerate(batches):
