@@ -27,9 +27,14 @@ class GreenRun(Run):
         return self.trainer.rollout.share
 
     def probed(self) -> Sequence[Any]:
-        """Levels by rising number of SMs: all, or those that were chosen and 100 %."""
-        chosen = {ALL} if self.args.pair_only else {*self.args.levels, ALL} if self.args.levels else None
-        return [level for level in self.share.levels() if chosen is None or level.setting in chosen]
+        """Levels by rising number of SMs: all, or those that the chosen percentages give and 100 %."""
+        from rlprof.overlap.quota.levels import Level
+
+        if not self.args.pair_only and not self.args.levels:
+            return list(self.share.levels())
+        chosen = [] if self.args.pair_only else self.args.levels
+        by_sms = {self.share.sms(percent): percent for percent in sorted({*chosen, ALL})}
+        return [Level(sms, percent) for sms, percent in sorted(by_sms.items())]
 
     def predict(self, percent: int) -> None:
         with self.share.current(None if percent == ALL else percent):
@@ -51,6 +56,7 @@ class GreenRun(Run):
                 started[percent] = round(time.monotonic() - began, 2)
             except Exception as error:
                 failed.setdefault(reason_of(error), []).append(percent)
+                self.share.use(None)  # what is in use is not dropped
                 self.end([percent])
         self.share.use(None)
         self.start_s = time.monotonic() - began

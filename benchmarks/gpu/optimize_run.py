@@ -501,7 +501,7 @@ class Run(Turns):
             self.here.share.use(None)
             self.quota = (OF_ROLLOUT, percent)
             self.graphs["with quota"] = self.graphs[name]
-            found["sms"] = self.here.share.shares.parts(0).amount(percent)
+            found["sms"] = self.here.share.sms(percent)
             reason = "given, and found by benchmarks.gpu.rollout_quota"
             self.report.document["quotas"] = {"quotas": {OF_ROLLOUT: percent}, "reason": reason}
 

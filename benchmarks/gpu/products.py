@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,6 @@ def client(how: str) -> dict[str, Any]:
     from rlprof.overlap.quota.products import check_products
 
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    if how == "green":
-        return {"parts": parts_of_the_sms()}
     if how.startswith("carveout="):
         sms = torch.cuda.get_device_properties(device).multi_processor_count if device != "cpu" else ALL_SMS
         value = how.partition("=")[2]
@@ -73,16 +72,23 @@ def client(how: str) -> dict[str, Any]:
     return found.to_dict() | {"kernels": kernels}
 
 
-def parts_of_the_sms() -> list[dict[str, Any]]:
-    """Products in green contexts, smallest parts last; all SMs are the process itself."""
+def parts_of_the_sms(seconds: float = math.inf) -> Iterator[dict[str, Any]]:
+    """Products in green contexts, smallest parts last; all SMs are the process itself.
+
+    No part is begun that would take longer than what is left of so many seconds.
+    """
     from functools import partial
 
     from rlprof.overlap.green import SmShares
     from rlprof.overlap.quota.products import check_products
 
-    shares, found = SmShares(), []
+    shares, ends_s, longest_s = SmShares(), time.monotonic() + seconds, 0.0
     for percent, sms in reversed(shares.parts(0).percents):
         row: dict[str, Any] = {"percent": percent, "sms": sms}
+        began_s = time.monotonic()
+        if began_s + longest_s > ends_s:
+            yield row | {"failed": "left out: no time"}
+            continue
         try:
             with shares.current("products", 0, percent):
                 for how, product in (("plain", None), ("captured", partial(_captured, shares=shares))):
@@ -91,8 +97,20 @@ def parts_of_the_sms() -> list[dict[str, Any]]:
                 row["time_ms"] = _time_ms()
         except Exception as error:  # the other parts tell as much
             row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
-        found.append(row)
-    return found
+        longest_s = max(longest_s, time.monotonic() - began_s)
+        yield row
+
+
+def _answer(said: str | bytes | None) -> dict[str, Any]:
+    """What a client says: its last line, or a part of the SMs in each; empty if it says nothing."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+    lines = []
+    for line in text.splitlines():
+        with suppress(ValueError):  # libraries print what they like, and the last line may be cut off
+            lines.append(json.loads(line))
+    found = [line for line in lines if isinstance(line, dict)]
+    parts = [line["part"] for line in found if "part" in line]
+    return {"parts": parts} if parts else (found or [{}])[-1]
 
 
 def _time_ms() -> float:
@@ -193,17 +211,26 @@ class Run:
         share = {} if self.args.rehearse else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent)}
         try:
             ran = subprocess.run(
-                [sys.executable, "-m", "benchmarks.gpu.products", "--client", how],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.gpu.products",
+                    "--client",
+                    how,
+                    "--seconds",
+                    f"{left_s - 5}",
+                ],
                 env={**environment(), **self.mine, **variables, **share},
                 capture_output=True,
                 text=True,
                 timeout=left_s,
                 check=False,
             )
-            answer = json.loads((ran.stdout.splitlines() or ["{}"])[-1])
-            row |= answer or {"failed": ran.stderr.splitlines()[-1:]}
-        except (subprocess.TimeoutExpired, ValueError) as error:
-            row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+            row |= _answer(ran.stdout)
+            if ran.returncode or len(row) == 2:
+                row["failed"] = ran.stderr.splitlines()[-1:] or f"it ended with {ran.returncode}, silent"
+        except subprocess.TimeoutExpired as error:  # parts that it had looked at by then are kept
+            row |= {**_answer(error.stdout), "failed": str(error)[-200:]}
         with self.saving:
             self.document["rows"].append(row)
             self.save()
@@ -214,7 +241,8 @@ class Run:
             ]
             wrong = part.get("failed", f"{', '.join(looked)}, {part.get('time_ms')} ms")
             print(f"{part['percent']:3} % {part['sms']} SMs, {way}: {wrong}", flush=True)
-        if "parts" not in row:
+        if "parts" not in row or "failed" in row:
+            wrong = row.get("failed", wrong)
             print(f"{percent:3} % {row.get('sms')} SMs, {way}: {wrong}", flush=True)
 
     def save(self) -> None:
@@ -247,6 +275,10 @@ def main() -> None:
     add("--rehearse", action="store_true", help="without a daemon, on a processor")
     add("--client", metavar="WAY", help="look in this process, and print what was found")
     args = parser.parse_args()
+    if args.client == "green":
+        for part in parts_of_the_sms(args.seconds):  # each at once, if it is killed
+            print(json.dumps({"part": part}), flush=True)
+        return
     if args.client:
         sys.stdout.write(json.dumps(client(args.client)) + os.linesep)
         return

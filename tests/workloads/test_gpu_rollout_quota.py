@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -9,12 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import place_rose
+from benchmarks.gpu.green_quota import GreenRun
+from rlprof.overlap.green import SmParts, SmShares
 from rlprof.reproduce.rose.quota import trial_rows
+from rlprof.workloads.embodied.rollout_share import RolloutShare
 from tests.conftest import ROOT, python_path
 
 pytest.importorskip("torch")
@@ -150,6 +155,30 @@ def test_the_range_and_what_is_around_its_best_become_rows(tmp_path: Path) -> No
     (file,) = place_rose.place([out], there).files
     assert file.parent == there / "benchmarks" / "results" / "gpu"
     assert len(trial_rows("f", json.loads(file.read_text()))) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "pair_only", "levels"),
+    [
+        ([], False, [(20, 20), (40, 40), (60, 60), (80, 80), (100, 100)]),
+        ([41, 60, 97], False, [(60, 60), (100, 100)]),  # as parts of the SMs are: 97 % is all of them
+        ([75], False, [(80, 75), (100, 100)]),
+        ([75], True, [(100, 100)]),
+    ],
+)
+def test_chosen_percentages_are_parts_of_the_sms(
+    chosen: list[int], pair_only: bool, levels: list[tuple[int, int]]
+) -> None:
+    share = RolloutShare(Fifths(), "cuda:0", look=lambda _: pytest.fail("looked"))
+    made = object.__new__(GreenRun)
+    made.args = argparse.Namespace(levels=chosen, pair_only=pair_only)
+    made.trainer = SimpleNamespace(rollout=SimpleNamespace(share=share))
+    assert [(level.amount, level.setting) for level in made.probed()] == levels
+
+
+class Fifths(SmShares):
+    def parts(self, device: int) -> SmParts:
+        return SmParts(tuple(range(20, 101, 20)))
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def check_devices(config: Config) -> None:
     if config.rollout_sm_percent is not None and not answers.startswith("cuda"):
         raise ConfigurationError(
             f"{answers} has no SMs of which rollouts could have a share",
-            hint="leave --rollout-sm-percent away, or use --device cuda:0",
+            hint="leave --rollout-sm-percent (or --quotas) away, or use --device cuda:0",
         )
     if answers != config.device and config.schedule.startswith("colocated"):
         raise ConfigurationError(

@@ -94,6 +94,10 @@ class RolloutShare:
         """
         return tuple(Level(sms, percent) for percent, sms in self.shares.parts(self._number).percents)
 
+    def sms(self, percent: int) -> int:
+        """SMs of a share; errors as of `levels`."""
+        return self.shares.parts(self._number).amount(percent)
+
     # as of `Exchangeable` -----------------------------------------------------------------------------------
 
     @property
@@ -134,8 +138,7 @@ class RolloutShare:
         """Drop what was captured with a share that is not in use."""
         if key is None or key == self._key:
             return
-        parts = self.shares.parts(self._number)
-        self._forget(self._number, parts.amount(key))
+        self._forget(self._number, self.sms(key))
 
     def _place(self, key: int | None) -> None:
         percent = self.percent if key is None else key
@@ -149,7 +152,7 @@ class RolloutShare:
         with memory_of(self._device), self.current(percent):
             found = looked_at(self._device, self._look)
         if found.wrong:
-            found = replace(found, sms=self.shares.parts(self._number).amount(percent))
+            found = replace(found, sms=self.sms(percent))
             raise DeviceError(
                 f"answers on {self._device} would be other numbers than with all SMs: {found.told()}",
                 hint="give the rollout another share, or none",
