@@ -245,6 +245,7 @@ def again(document: Mapping[str, Any], where: Path = Path("RESULT")) -> dict[str
         levels = [Level(amount, percent) for amount, percent in amounts]
         pair = document["quotas"]["pair"]
         found = algorithm_2(rounds, levels, pair)
+        by = {k: v for k, v in document["quotas"].items() if k == "mechanism"}
         told = {"rule": AGAIN, **_by_chunk(document, rounds)}
     except (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -253,6 +254,7 @@ def again(document: Mapping[str, Any], where: Path = Path("RESULT")) -> dict[str
         raise UsageError(
             "no quota was measured beside all SMs", where=where, hint="measure again, with more time"
         )
+    found["quotas"] |= by
     return {**document, "rounds": rounds, **found, "computed_again": told}
 
 

@@ -214,6 +214,8 @@ def test_where_a_round_is_missing_its_chunks_are_not_guessed(tmp_path: Path) -> 
     document = run(tmp_path, least_at_76, failing=52)
     assert document["summary"]["52 %"]["rounds"] == 1
     assert quota_rounds.again(document)["summary"] == document["summary"]  # it tells its chunks
+    document["quotas"]["mechanism"] = "green contexts"
+    assert quota_rounds.again(document)["quotas"]["mechanism"] == "green contexts"
     with pytest.raises(UsageError, match=r"which chunk a round was is not known: rounds of 52 % failed"):
         quota_rounds.again(old_form(document))
 

@@ -15,7 +15,7 @@ from rlprof.overlap.green import GreenContextError, SmShares
 from rlprof.overlap.quota.levels import Level
 from rlprof.overlap.quota.products import Products, check_products
 from rlprof.unavailable import Unavailable
-from rlprof.workloads.embodied.errors import DeviceError, memory_of
+from rlprof.workloads.embodied.errors import DeviceError
 from rlprof.workloads.embodied.nodes import ROLLOUT, VISION
 from rlprof.workloads.embodied.sharing import looked_at
 
@@ -149,8 +149,12 @@ class RolloutShare:
         """Compute with a share before anything is made of it."""
         if percent in self._right:
             return
-        with memory_of(self._device), self.current(percent):
-            found = looked_at(self._device, self._look)
+
+        def look(device: str) -> Products:
+            with self.current(percent):  # where CUDA has failed, the end of the block fails as well
+                return self._look(device)
+
+        found = looked_at(self._device, look)
         if found.wrong:
             found = replace(found, sms=self.sms(percent))
             raise DeviceError(

@@ -119,6 +119,24 @@ def test_a_share_by_which_products_cannot_be_computed_is_slower_than_all(shared:
     assert shared.tuned.shares.percents == {}
 
 
+def test_a_device_that_is_lost_is_told_where_its_streams_are_lost_too() -> None:
+    class Lost(Parts):
+        @contextmanager
+        def current(self, lane: str, device: int, percent: int | None) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered\nand much more")
+
+    def failing(_device: str) -> Products:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    share = RolloutShare(Lost(), "cuda:0", look=failing)
+    with pytest.raises(DeviceError, match=r"cannot be computed \(CUDA error: an illegal memory access was"):
+        share.use(50)
+    assert share.key is None
+
+
 @pytest.mark.parametrize("kind", ["local", "whole"])
 def test_an_interruption_gives_the_rollout_all_sms_again(shared: Ran, kind: str) -> None:
     shared.before = interrupting(kind, 9 if kind == "local" else 3)
