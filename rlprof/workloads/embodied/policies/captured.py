@@ -33,11 +33,6 @@ class CapturedSteps:
     policy : FlowPolicy
         On a CUDA device. Its weights must stay where they are; `forget` after they have moved.
 
-    Attributes
-    ----------
-    refused : str or None
-        Why steps run eagerly after all.
-
     Raises
     ------
     ConfigurationError
@@ -59,7 +54,14 @@ class CapturedSteps:
         self._lock = threading.Lock()
         self._chains: dict[tuple[Any, ...], list[_Chain]] = {}
         self._began = 0
-        self.refused: str | None = None
+        #: Why steps of streams with a part of the SMs, or (None) with all, run eagerly.
+        self._refused: dict[tuple[int, int] | None, str] = {}
+
+    @property
+    def refused(self) -> str | None:
+        """Why steps run eagerly after all, or those with some share of the SMs."""
+        told = (why if of is None else f"with {of[1]} SMs {why}" for of, why in self._refused.items())
+        return "; ".join(told) or None
 
     @property
     def graphs(self) -> int:
@@ -72,30 +74,40 @@ class CapturedSteps:
             self._chains = {}
 
     def forget_share(self, device: int, sms: int) -> None:
-        """Drop the graphs of streams with a part of the SMs."""
+        """Drop the graphs of streams with a part of the SMs, and what is known of them."""
+        self._forget_all((device, sms))
+        self._refused.pop((device, sms), None)
+
+    def _forget_all(self, sms: tuple[int, int] | None) -> None:
         with self._lock:
-            self._chains = {key: chains for key, chains in self._chains.items() if key[2] != (device, sms)}
+            self._chains = {key: chains for key, chains in self._chains.items() if key[2] != sms}
 
     def step(
         self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int
     ) -> Tensor | None:
         """Next point of a chain, as `FlowPolicy` makes it eagerly; None if that has to be done."""
-        if self.refused is not None:
-            return None
         with torch.cuda.device(self._policy.device):
+            sms = self._sms(torch.cuda.current_stream())
+            if sms in self._refused:
+                return None
             try:
                 chain = self._chain(point, prefix, features, noise, index)
             except RuntimeError as error:  # whatever CUDA says of a capture
-                self.refused = f"the capture failed ({str(error).splitlines()[0][:200]})"
-                self.forget()
+                first = (str(error).splitlines() or [""])[0][:200]
+                self._refused[sms] = f"the capture failed ({first})"
+                self._forget_all(sms)
                 return None
             return chain.step(point, noise, index, last=index + 1 == self._policy.spec.denoise_steps)
+
+    def _sms(self, stream: torch.cuda.Stream) -> tuple[int, int] | None:
+        shares = self._policy.sm_shares
+        return None if shares is None else shares.context_of(stream)
 
     def _chain(self, point: Tensor, prefix: Prefix, features: Features, noise: Tensor, index: int) -> _Chain:
         key = _identity(prefix)
         # kernels of a graph keep priority and SMs of the stream that they were captured from
         current, shares = torch.cuda.current_stream(), self._policy.sm_shares
-        sms = None if shares is None else shares.context_of(current)
+        sms = self._sms(current)
         with self._lock:
             chains = self._chains.setdefault((len(point), current.priority, sms), [])
             chain = next((c for c in chains if c.key == key), None) if index else None

@@ -45,6 +45,49 @@ def test_a_step_with_its_numbers_on_the_device_is_the_eager_one(family: str) -> 
             assert torch.allclose(moved, point, rtol=1e-5, atol=1e-6)
 
 
+def test_a_capture_that_fails_with_a_share_of_the_sms_leaves_the_graphs_of_all_of_them(monkeypatch) -> None:
+    from rlprof.workloads.embodied.policies import captured
+
+    class Chain:
+        def __init__(self, *_: Any) -> None:
+            self.key, self.began = None, 0
+            if now.part:
+                raise RuntimeError("operation not permitted")
+
+        def begin(self, key: Any, *_: Any) -> None:
+            self.key = key
+
+        def step(self, point: Any, *_: Any, **__: Any) -> Any:
+            return point
+
+    now = SimpleNamespace(part=None, priority=0)
+    policy = make(size_of("pi0", "tiny"), spec(), seed=1)
+    policy.sm_shares = SimpleNamespace(context_of=lambda _: now.part, beside=lambda _: now)
+    monkeypatch.setattr(captured, "_Chain", Chain)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: now)
+    steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
+    steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    steps._refused = {}
+    seen = observation(4)
+    sent, noise = policy.upload(seen, policy.noise(seen, GlobalStep(0), 0, 0))
+    features = policy.vision(sent)
+    prefix, point = policy.backbone(features), policy.start(noise)
+
+    def captured_step() -> bool:
+        return steps.step(point, prefix, features, noise, 0) is not None
+
+    assert captured_step()
+    now.part = (0, 72)
+    assert not captured_step()
+    assert steps.refused == "with 72 SMs the capture failed (operation not permitted)"
+    now.part = None
+    assert captured_step()
+    assert steps.graphs == 2  # the chain of the first one goes on
+    steps.forget_share(0, 72)
+    assert steps.refused is None
+
+
 def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None:
     from rlprof.workloads.embodied.policies import captured
     from rlprof.workloads.embodied.rollout_worker import RolloutWorker
@@ -62,13 +105,13 @@ def test_a_capture_that_fails_is_told_and_steps_run_eagerly(monkeypatch) -> None
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(priority=0))
     steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
     steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
-    policy.captured, steps.refused = steps, None
+    policy.captured, steps._refused = steps, {}
     assert worker.refused is None
     answer = worker.predict(seen, GlobalStep(0), 0, 0)
     assert np.array_equal(answer.chain, wanted.chain)
     assert worker.refused == "the capture failed (operation not permitted when stream is capturing)"
     # natively means eagerly, whatever is set
-    steps.refused = None
+    steps._refused = {}
     assert np.array_equal(worker.answer_again(seen, GlobalStep(0), 0, 0).chain, wanted.chain)
     assert steps.refused is None
     assert policy.captured is steps
@@ -137,6 +180,7 @@ def test_streams_of_another_share_have_graphs_of_their_own(monkeypatch: pytest.M
     monkeypatch.setattr(captured, "_Chain", Chain)
     steps = captured.CapturedSteps.__new__(captured.CapturedSteps)
     steps._policy, steps._lock, steps._chains, steps._began = policy, threading.Lock(), {}, 0
+    steps._refused = {}
     for share in (None, (0, 72), (0, 40), (0, 72)):
         stream = SimpleNamespace(priority=0, share=share)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
